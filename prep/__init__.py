@@ -1,0 +1,54 @@
+"""Public datasets into the exact layouts that training reads, checked before a GPU is rented.
+
+The public names are loaded when first used, so that `import prep` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prep.environment import env
+    from prep.errors import PrepError
+    from prep.findings import Finding, Report
+    from prep.prepare import Options, Result, adopt, failures, prepare
+    from prep.readers import open
+    from prep.validate import validate
+
+__all__ = [
+    "Finding",
+    "Options",
+    "PrepError",
+    "Report",
+    "Result",
+    "__version__",
+    "adopt",
+    "env",
+    "failures",
+    "open",
+    "prepare",
+    "validate",
+]
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Finding": "prep.findings",
+    "Options": "prep.prepare",
+    "PrepError": "prep.errors",
+    "Report": "prep.findings",
+    "Result": "prep.prepare",
+    "adopt": "prep.prepare",
+    "env": "prep.environment",
+    "failures": "prep.prepare",
+    "open": "prep.readers",
+    "prepare": "prep.prepare",
+    "validate": "prep.validate",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'prep' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,212 @@
+"""The manifest: what a prepared dataset holds, and the two tables that prove it.
+
+`manifest.json` stands in the dataset's own directory and is written last, by rename.
+`.prep/files.parquet` has one row a file, `.prep/records.parquet` one row a source
+record, kept or dropped. The digest over both tables' rows is the dataset id. Nothing in
+them depends on the machine, the user, the time or the order of the work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import orjson
+
+from prep import schemas
+from prep.errors import PrepError
+from prep.files import write_whole
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "FILES_TABLE",
+    "MANIFEST",
+    "RECORDS_TABLE",
+    "STATE",
+    "FileRow",
+    "Manifest",
+    "RecordRow",
+    "rows_digest",
+    "read_rows",
+    "short_id",
+    "write_table",
+]
+
+MANIFEST = "manifest.json"
+STATE = ".prep"
+"""The folder of the two tables, and of a run's own notes while it lasts."""
+FILES_TABLE = f"{STATE}/files.parquet"
+RECORDS_TABLE = f"{STATE}/records.parquet"
+SCHEMA = "prep-manifest/1"
+
+_SHORT = 12
+
+
+@dataclass(frozen=True, slots=True)
+class FileRow:
+    """One file of the dataset. `path` is relative to the dataset's directory, `size` in bytes."""
+
+    path: str
+    size: int
+    sha256: str | None
+    known: Literal["computed", "hub_listing", "size_only", "external"]
+    role: Literal["payload", "view", "source"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRow:
+    """One source record, kept or failed.
+
+    `row` counts from 1; `sha256` is that of the record's text as written; `source` is
+    where its media came from; `reason` is empty for a kept record.
+    """
+
+    row: int
+    id: str
+    split: str
+    status: Literal["kept", "failed"]
+    reason: str
+    detail: str
+    source: str
+    media: str | None
+    media_sha256: str | None
+    sha256: str | None
+
+
+Row = TypeVar("Row", FileRow, RecordRow)
+
+_COLUMNS: Mapping[type, Mapping[str, str]] = {
+    FileRow: {"size": "int64"},
+    RecordRow: {"row": "int64"},
+}
+
+
+def _arrow_schema(row_type: type) -> pa.Schema:
+    import pyarrow as pa
+
+    numbers = _COLUMNS[row_type]
+    return pa.schema([(item.name, numbers.get(item.name, "string")) for item in fields(row_type)])
+
+
+def rows_digest(rows: Iterable[FileRow | RecordRow]) -> str:
+    """The sha256 over rows: each as a JSON array of its values and a newline."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(orjson.dumps(astuple(row)) + b"\n")
+    return digest.hexdigest()
+
+
+def write_table(path: Path, rows: Sequence[FileRow | RecordRow], row_type: type) -> None:
+    """Write rows as parquet, whole; equal rows give equal bytes."""
+    import io
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = _arrow_schema(row_type)
+    columns = [pa.array([getattr(row, item.name) for row in rows], item.type) for item in schema]
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns, schema=schema), buffer, compression="zstd")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, buffer.getvalue())
+
+
+def read_rows(path: Path, row_type: type[Row]) -> list[Row]:
+    """Read a table back; raises PrepError if it is absent, unreadable or of other columns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path, schema=_arrow_schema(row_type))
+    except (OSError, pa.ArrowException) as error:
+        sentence = str(error).splitlines()[0]
+        raise PrepError(
+            f"{path}: cannot be read as the manifest's table: {sentence}.",
+            remedy="`prep adopt DIR` checks the tree and writes a new manifest.",
+        ) from error
+    return [row_type(**values) for values in table.to_pylist()]
+
+
+def short_id(dataset_id: str) -> str:
+    """The dataset id as people see it: the name and the first digits of the digest."""
+    name, _, digest = dataset_id.rpartition("@")
+    return f"{name}@{digest[:_SHORT]}"
+
+
+@dataclass(slots=True)
+class Manifest:
+    """A manifest document and the directory that it describes."""
+
+    root: Path
+    document: dict[str, Any]
+
+    @classmethod
+    def load(cls, root: Path) -> Manifest | None:
+        """The manifest of a directory, or None if it has none; raises PrepError if it is broken."""
+        path = root / MANIFEST
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (ValueError, RecursionError) as error:
+            raise PrepError(
+                f"{path}: not valid JSON: {error}.",
+                remedy="`prep adopt DIR` checks the tree and writes a new manifest.",
+            ) from error
+        for pointer, message in schemas.errors("manifest", document):
+            raise PrepError(
+                f"{path}: {pointer}: {message}.",
+                remedy="`prep adopt DIR` checks the tree and writes a new manifest.",
+            )
+        return cls(root, document)
+
+    @classmethod
+    def write(
+        cls, root: Path, facts: Mapping[str, Any], files: Sequence[FileRow], records: Sequence[RecordRow]
+    ) -> Manifest:
+        """Write both tables, then the manifest; `facts` are the rest of the document."""
+        write_table(root / FILES_TABLE, files, FileRow)
+        write_table(root / RECORDS_TABLE, records, RecordRow)
+        tables = {
+            "files": {"path": FILES_TABLE, "rows": len(files), "sha256": rows_digest(files)},
+            "records": {"path": RECORDS_TABLE, "rows": len(records), "sha256": rows_digest(records)},
+        }
+        both = f"{tables['files']['sha256']}\n{tables['records']['sha256']}\n"
+        document = {
+            "schema": SCHEMA,
+            **facts,
+            "dataset_id": f"{facts['name']}@{hashlib.sha256(both.encode()).hexdigest()}",
+            "tables": tables,
+        }
+        write_whole(root / MANIFEST, json.dumps(document, indent=2, sort_keys=True).encode() + b"\n")
+        return cls(root, document)
+
+    @property
+    def dataset_id(self) -> str:
+        """Name and digest of what the dataset holds."""
+        return str(self.document["dataset_id"])
+
+    def files(self) -> list[FileRow]:
+        """The rows of the files table, by path."""
+        return read_rows(self.root / FILES_TABLE, FileRow)
+
+    def records(self) -> list[RecordRow]:
+        """The rows of the records table, by row number."""
+        return read_rows(self.root / RECORDS_TABLE, RecordRow)
+
+    def damaged_files(self, files: Iterable[FileRow]) -> list[FileRow]:
+        """The files that are missing or of another size; costs one stat each."""
+        return [row for row in files if _size(self.root / row.path) != row.size]
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None

@@ -1,0 +1,59 @@
+"""The JSON Schemas of the project, compiled once; a broken document becomes findings."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from prep.findings import Finding, found
+from prep.resources import data_folder
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+__all__ = ["broken", "errors", "is_valid", "schema"]
+
+_SHOWN = 120
+
+
+@functools.cache
+def schema(name: str) -> dict[str, Any]:
+    """The schema `schemas/<name>.schema.json` as a dictionary."""
+    path = data_folder("schemas") / f"{name}.schema.json"
+    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return document
+
+
+@functools.cache
+def _validator(name: str) -> jsonschema_rs.Draft202012Validator:
+    import jsonschema_rs
+
+    return jsonschema_rs.Draft202012Validator(schema(name))
+
+
+def is_valid(name: str, document: object) -> bool:
+    """Whether `document` obeys the schema; the quick way when it mostly does."""
+    return bool(_validator(name).is_valid(document))
+
+
+def errors(name: str, document: object) -> Iterator[tuple[str, str]]:
+    """For each breach of the schema: the JSON pointer and one sentence."""
+    for error in _validator(name).iter_errors(document):
+        pointer = "/" + "/".join(str(part) for part in error.instance_path)
+        yield pointer, _shortened(error.message)
+
+
+def broken(name: str, document: object, path: str, *, code: str = "TXT005", place: str = "") -> list[Finding]:
+    """The breaches as findings of `code`; `place` (such as an entry) goes before the pointer."""
+    if is_valid(name, document):
+        return []
+    return [
+        found(code, path, f"{message} (schema {name})", place=f"{place}{pointer}")
+        for pointer, message in errors(name, document)
+    ]
+
+
+def _shortened(message: str) -> str:
+    return message if len(message) <= 2 * _SHOWN else f"{message[:_SHOWN]} … {message[-_SHOWN:]}"

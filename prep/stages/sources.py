@@ -1,0 +1,144 @@
+"""Source tables: from what the recipe or the user names to a local file, with the facts that prove it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prep.errors import UsageError
+from prep.files import disk_errors, link_or_copy, sha256_of
+from prep.manifest import STATE, Manifest
+from prep.recipe import Recipe, Split
+from prep.stages.options import Options
+from prep.workspace import Workspace
+
+__all__ = ["SourceTable", "asked_source", "local_table", "open_source", "stored_table"]
+
+SOURCE_FOLDER = f"{STATE}/source"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table on this disk, the facts of it for the manifest, and the folder of its local media."""
+
+    path: Path
+    facts: Mapping[str, Any]
+    media_folder: Path | None = None
+
+    def local_media(self) -> tuple[tuple[str, str], ...]:
+        """The folder of local media as a mirror to itself: only what lies below it may be read."""
+        if self.media_folder is None:
+            return ()
+        start = self.media_folder.as_uri() + "/"
+        return ((start, start),)
+
+
+def asked_source(split: Split, options: Options) -> str:
+    """The source as a manifest may keep it: `owner/name[@revision]`, or `local` for a local file."""
+    given = options.sources.get(split.name)
+    if given is None:
+        pinned = f"@{split.revision}" if split.revision else ""
+        return "local" if split.table else f"{split.repo}{pinned}"
+    return "local" if Path(given).exists() else given
+
+
+def local_table(recipe: Recipe, split: Split, options: Options) -> Path | None:
+    """The local table, if the source is local; raises UsageError if it is not there."""
+    given = options.sources.get(split.name)
+    if given is None:
+        return _existing(recipe.folder / split.table, split) if split.table else None
+    path = Path(given)
+    if path.is_dir():
+        return _existing(path / (split.file or split.table or ""), split)
+    if path.is_file():
+        return path
+    if given.count("/") != 1 or given.startswith((".", "/", "~")):
+        raise UsageError(
+            f"The source {given!r} of split {split.name} is neither a local folder or file nor owner/name.",
+            remedy="Give a folder that exists, or owner/name, or owner/name@revision.",
+        )
+    return None
+
+
+def _existing(path: Path, split: Split) -> Path:
+    if not path.is_file():
+        raise UsageError(
+            f"The source of split {split.name} has no table at {path}.",
+            remedy="Give the folder that holds the table, or the table itself.",
+        )
+    return path
+
+
+def stored_table(root: Path, manifest: Manifest) -> SourceTable | None:
+    """The table that a finished dataset keeps, if it is still the one that its manifest names."""
+    facts = manifest.document["sources"][0]
+    path = root / SOURCE_FOLDER / Path(facts["file"]).name
+    whole = path.is_file() and sha256_of(path) == facts["sha256"]
+    return SourceTable(path, facts) if whole else None
+
+
+def open_source(
+    recipe: Recipe, split: Split, options: Options, manifest: Manifest | None, workspace: Workspace | None
+) -> SourceTable:
+    """The table of a split, from a local path, an earlier run, or the Hub.
+
+    An unpinned Hub source keeps the commit of the manifest, or of the unfinished run, unless
+    `options.refresh`. Raises UsageError, FetchError, IncompleteError as the Hub does.
+    """
+    local = local_table(recipe, split, options)
+    if local is not None:
+        return SourceTable(local, _file_facts(local, {"kind": "local"}), local.resolve().parent)
+    asked = asked_source(split, options)
+    if not options.refresh:
+        earlier = _earlier(asked, manifest, workspace)
+        if earlier is not None:
+            return earlier
+    return _from_hub(asked, split, options, workspace)
+
+
+def _earlier(asked: str, manifest: Manifest | None, workspace: Workspace | None) -> SourceTable | None:
+    if workspace is not None and asked in workspace.ledger.pins:
+        facts = workspace.ledger.pins[asked]
+        path = _kept_table(workspace, facts)
+        if path.is_file():
+            return SourceTable(path, facts)
+    if manifest is not None and manifest.document["request"].get("source") == asked:
+        return stored_table(manifest.root, manifest)
+    return None
+
+
+def _kept_table(workspace: Workspace, facts: Mapping[str, Any]) -> Path:
+    return workspace.incoming / f"table-{facts['sha256']}"
+
+
+def _from_hub(asked: str, split: Split, options: Options, workspace: Workspace | None) -> SourceTable:
+    from prep import hub
+
+    repo, revision = hub.parse_source(asked)
+    listing = hub.listing(repo, revision, offline=options.offline)
+    path = hub.download(listing, split.file or "", offline=options.offline)
+    facts = _file_facts(
+        path,
+        {
+            "kind": "hub",
+            "repo": repo,
+            "asked": revision,
+            "commit": listing.commit,
+            "verified": listing.verified,
+            "license": listing.license,
+            "file": split.file,
+        },
+    )
+    if workspace is None:
+        return SourceTable(path, facts)
+    kept = _kept_table(workspace, facts)
+    with disk_errors(kept):
+        link_or_copy(path, kept)
+    workspace.ledger.pin(asked, facts)
+    return SourceTable(kept, facts)
+
+
+def _file_facts(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    return {"file": path.name, "size": path.stat().st_size, "sha256": sha256_of(path), **facts}

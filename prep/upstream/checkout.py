@@ -1,0 +1,203 @@
+"""The lock of upstream's files, and where a file of it can be had (contracts, section 8).
+
+A file is looked for in `vendor/cosmos_framework/` of a checkout of this project, then in
+the user's cache, and is else fetched once from the lock's address. Whatever its way, its
+size and sha256 must be the lock's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from prep.errors import EnvironmentLacksError, FetchError, PrepError, UsageError
+from prep.files import disk_errors, write_whole
+from prep.resources import data_folder, user_cache
+
+__all__ = ["Lock", "LockedFile", "installed_root", "load_lock", "locked_bytes", "sync", "vendor_folder"]
+
+_PACKAGE = "cosmos_framework"
+
+
+@dataclass(frozen=True, slots=True)
+class LockedFile:
+    """One file of the lock: its path in the repository, size in bytes, sha256."""
+
+    path: str
+    size: int
+    sha256: str
+
+    def check(self, data: bytes, origin: str) -> bytes:
+        """The bytes, if they are the locked ones; raises PrepError that names the first difference."""
+        if len(data) != self.size:
+            raise PrepError(
+                f"{origin}: {self.path} has {len(data)} bytes, the lock says {self.size}.",
+                remedy="Take the files from the locked commit.",
+            )
+        digest = hashlib.sha256(data).hexdigest()
+        if digest != self.sha256:
+            raise PrepError(
+                f"{origin}: {self.path} has sha256 {digest}, the lock says {self.sha256}.",
+                remedy="Take the files from the locked commit.",
+            )
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """The repository, commit and licence that the files belong to."""
+
+    repository: str
+    commit: str
+    license: str
+    raw_url: str
+    files: tuple[LockedFile, ...]
+
+    def file(self, path: str) -> LockedFile:
+        """The entry of a path; raises UsageError if the lock has none."""
+        for entry in self.files:
+            if entry.path == path:
+                return entry
+        raise UsageError(f"The lock of upstream's files has no {path}.", remedy="Correct the recipe.")
+
+
+def load_lock() -> Lock:
+    """The lock that comes with the project."""
+    document = json.loads((data_folder("vendor") / "upstream.lock.json").read_text(encoding="utf-8"))
+    files = tuple(LockedFile(**entry) for entry in document.pop("files"))
+    return Lock(files=files, **document)
+
+
+def vendor_folder() -> Path:
+    """Where `prep vendor sync` puts the files: beside the lock in a checkout, else the user's cache."""
+    beside = data_folder("vendor")
+    is_checkout = (beside.parent / "pyproject.toml").is_file()
+    return beside if is_checkout and os.access(beside, os.W_OK) else _cache_folder(load_lock())
+
+
+def installed_root() -> Path | None:
+    """The folder that holds an installed `cosmos_framework`, found without importing it."""
+    spec = importlib.util.find_spec(_PACKAGE)
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return Path(places[0]).parent if places else None
+
+
+def locked_bytes(path: str, *, offline: bool = False) -> tuple[bytes, str]:
+    """The bytes of a locked file and where they came from, in words.
+
+    Raises EnvironmentLacksError if they cannot be had, PrepError if a copy differs.
+    """
+    lock = load_lock()
+    entry = lock.file(path)
+    for folder in (data_folder("vendor"), _cache_folder(lock)):
+        copy = folder / path
+        if copy.is_file():
+            return entry.check(copy.read_bytes(), str(folder)), str(folder)
+    if offline:
+        raise EnvironmentLacksError(f"{path} of upstream is not on this machine, and the run is offline.")
+    data = entry.check(_fetch(lock, path), lock.repository)
+    target = _cache_folder(lock) / path
+    with disk_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(target, data)
+    return data, f"{lock.repository} at {lock.commit[:12]}"
+
+
+def _fetch(lock: Lock, path: str) -> bytes:
+    from prep.fetch import UrlFetcher
+
+    url = lock.raw_url.format(commit=lock.commit, path=path)
+    with tempfile.TemporaryDirectory() as folder, UrlFetcher(jobs=1, attempts=2) as fetcher:
+        part = Path(folder) / PurePosixPath(path).name
+        try:
+            fetcher.fetch(url, part)
+        except FetchError as error:
+            raise EnvironmentLacksError(
+                f"Upstream's {path} could not be had: {error.message}", remedy=error.remedy
+            ) from error
+        return part.read_bytes()
+
+
+def sync(source: str) -> tuple[Path, int]:
+    """Fill the vendor folder from a git URL, a checkout or a bare repository.
+
+    All files are checked before the first is written. Returns the folder and the number of files.
+    Raises PrepError for a differing byte, UsageError if the source has no such files.
+    """
+    lock = load_lock()
+    with _reader(source, lock) as read:
+        contents = {entry.path: entry.check(read(entry.path), source) for entry in lock.files}
+    folder = vendor_folder()
+    for path, data in contents.items():
+        target = folder / path
+        with disk_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(target, data)
+    return folder, len(contents)
+
+
+@contextmanager
+def _reader(source: str, lock: Lock) -> Iterator[_Read]:
+    folder = Path(source)
+    if not folder.exists():
+        with tempfile.TemporaryDirectory() as temporary:
+            _git(temporary, "init", "--quiet", "--bare")
+            _git(temporary, "fetch", "--quiet", "--depth", "1", source, lock.commit)
+            yield _FromGit(temporary, lock.commit)
+    elif (folder / _PACKAGE).is_dir():
+        yield _FromFolder(folder)
+    else:
+        yield _FromGit(source, lock.commit)
+
+
+@dataclass(frozen=True, slots=True)
+class _FromFolder:
+    folder: Path
+
+    def __call__(self, path: str) -> bytes:
+        try:
+            return (self.folder / path).read_bytes()
+        except OSError as error:
+            raise UsageError(
+                f"{self.folder / path}: {error.strerror}.", remedy="Give a checkout of upstream."
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _FromGit:
+    repository: str
+    commit: str
+
+    def __call__(self, path: str) -> bytes:
+        return _git(self.repository, "show", f"{self.commit}:{path}")
+
+
+_Read = _FromFolder | _FromGit
+
+
+def _git(folder: str, *arguments: str) -> bytes:
+    try:
+        done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, check=True)
+    except FileNotFoundError as error:
+        raise EnvironmentLacksError(
+            "git is not installed.", remedy="Install git, or give a checkout."
+        ) from error
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode(errors="replace").strip().splitlines()
+        raise UsageError(
+            f"git {arguments[0]} failed in {folder}: {said[-1] if said else 'no message'}.",
+            remedy="Give a git URL, a checkout or a bare repository of upstream that has the locked commit.",
+        ) from error
+    return done.stdout
+
+
+def _cache_folder(lock: Lock) -> Path:
+    return user_cache() / "upstream" / lock.commit
