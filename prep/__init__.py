@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from prep.environment import env
     from prep.errors import PrepError
     from prep.findings import Finding, Report
-    from prep.prepare import Options, Result, adopt, failures, prepare
+    from prep.preparation import Options, Result, adopt, failures, prepare
     from prep.readers import open
     from prep.validate import validate
 
@@ -35,15 +35,15 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Finding": "prep.findings",
-    "Options": "prep.prepare",
+    "Options": "prep.preparation",
     "PrepError": "prep.errors",
     "Report": "prep.findings",
-    "Result": "prep.prepare",
-    "adopt": "prep.prepare",
+    "Result": "prep.preparation",
+    "adopt": "prep.preparation",
     "env": "prep.environment",
-    "failures": "prep.prepare",
+    "failures": "prep.preparation",
     "open": "prep.readers",
-    "prepare": "prep.prepare",
+    "prepare": "prep.preparation",
     "validate": "prep.validate",
 }
 

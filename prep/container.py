@@ -86,7 +86,7 @@ _ENDINGS: Final = {
     ".gif": frozenset(("gif",)),
 }
 _PADDING_READ: Final = 1 << 16
-_TRAILING_CODE: Final = "VID010"
+_TRAILING_CODE: Final = "VID013"
 """The catalogue has no code of its own for bytes behind the container; given as a warning."""
 
 

@@ -139,9 +139,9 @@ def _not_text(data: bytes, path: str) -> Finding | None:
     head = data[:HEAD_BYTES]
     if not data:
         return found("FIL002", path, "0 bytes; expected a JSON document")
-    if oid := lfs_oid(head):
-        return found("FIL001", path, f"the pointer names the object sha256:{oid}")
     kind = looks_like(head)
+    if kind == "a Git-LFS pointer":
+        return found("FIL001", path, f"the pointer names the object sha256:{lfs_oid(head) or 'unknown'}")
     if kind is None or kind == "JSON text":
         return None
     if any(name in kind for name in _COMPRESSED):
@@ -170,8 +170,8 @@ def _not_json(error: json.JSONDecodeError, path: str) -> Finding:
         message = f"one JSON value a line ({lines} of the first lines are); expected one document"
         return found("TXT004", path, message, place=place_of(error))
     around = error.doc[error.pos : error.pos + 20]
-    at = f"before {around!r}" if around else "at the end of the file"
-    return found("TXT003", path, f"{error.msg} {at}", place=place_of(error))
+    at = f"the text goes on {around!r}" if around else "the file ends there"
+    return found("TXT003", path, f"{error.msg}; {at}", place=place_of(error))
 
 
 def _json_lines(text: str) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from prep.container import check_structure, unreadable
 from prep.findings import Finding, found
@@ -159,8 +159,7 @@ def _open_and_read(path: Path, level: Level) -> tuple[int, VideoFacts | None, li
     import av
 
     try:
-        # A title in another encoding than UTF-8 is no fault of the pictures.
-        with av.open(path.absolute(), metadata_errors="replace") as container:
+        with _opened(path) as container:
             stream = _video_stream(container)
             if stream is None or stream.codec_context is None:
                 return 0, None, [_no_stream(path.name, container, stream)]
@@ -169,6 +168,16 @@ def _open_and_read(path: Path, level: Level) -> tuple[int, VideoFacts | None, li
             return reading.frames, facts, list(_judge(path.name, facts, stream, reading, level))
     except (av.error.FFmpegError, OSError) as error:
         return 0, None, [_not_opened(path, error)]
+
+
+def _opened(path: Path) -> InputContainer:
+    import av
+
+    # A title in another encoding than UTF-8 is no fault of the pictures. PyAV 19 bears it unasked.
+    lenient = hasattr(av.container.InputContainer, "metadata_errors")
+    options: dict[str, Any] = {"metadata_errors": "replace"} if lenient else {}
+    container: InputContainer = av.open(path.absolute(), **options)
+    return container
 
 
 def _not_opened(path: Path, error: Exception) -> Finding:
@@ -232,11 +241,14 @@ def _decode(packet: Packet[VideoStream], reading: _Reading) -> None:
 def _rate_in_doubt(stream: VideoStream) -> bool:
     """Whether the header leaves it open if the rate is constant; no packet is read.
 
-    MP4 and AVI index every frame, and the index has the times. Matroska indexes key frames
-    only: there the average rate is held against the base rate.
+    MP4 and AVI index every frame, and the index has the times; PyAV shows it from 17 on, and
+    before that such a file's packets must be read. Matroska indexes key frames only: there the
+    average rate is held against the base rate.
     """
-    index = stream.index_entries
-    if 2 * len(index) > stream.frames > 0:
+    index = getattr(stream, "index_entries", None)
+    if index is None and stream.frames > 0:
+        return True
+    if index is not None and 2 * len(index) > stream.frames > 0:
         times = array("q", (entry.timestamp for entry in index if not entry.is_discard))
         return _uneven(times, stream.time_base) is not None
     average, base = stream.average_rate, stream.base_rate

@@ -39,6 +39,7 @@ def make_clip(
     times: Sequence[int] | None = None,
     container: str | None = None,
     options: dict[str, str] | None = None,
+    title: str = "",
 ) -> Path:
     """Write a clip to `path` and return it.
 
@@ -47,6 +48,7 @@ def make_clip(
     the format where the path's ending does not.
     """
     with av.open(str(path), "w", format=container, options=options or {}) as output:
+        output.metadata.update({"title": title} if title else {})
         stream = output.add_stream(codec, rate=rate)
         assert isinstance(stream, av.VideoStream)
         stream.width, stream.height, stream.pix_fmt = width, height, pixel_format
@@ -65,9 +67,10 @@ def make_clip(
     return path
 
 
-def make_sound(path: Path, *, seconds: float = 1.0) -> Path:
+def make_sound(path: Path, *, seconds: float = 1.0, title: str = "") -> Path:
     """Write a container that holds sound only, and return its path."""
     with av.open(str(path), "w") as output:
+        output.metadata.update({"title": title} if title else {})
         add_tone(output, output.add_stream("aac", rate=SOUND_RATE, layout="mono"), seconds=seconds)
     return path
 

@@ -60,9 +60,10 @@ class Turns:
     answers: list[tuple[int, str]]
     extra: bool
     turns: list[dict[str, Any]]
+    wanted: Wanted
 
 
-def read_turns(turns: list[dict[str, Any]], path: str, media: str) -> Turns:
+def read_turns(turns: list[dict[str, Any]], path: str, media: str, wanted: Wanted) -> Turns:
     """The facts of a conversation that obeys its schema."""
     roles: list[str] = []
     blocks: list[tuple[int, str, str]] = []
@@ -86,14 +87,14 @@ def read_turns(turns: list[dict[str, Any]], path: str, media: str) -> Turns:
                 else:
                     blocks.append((number, kind, block[kind]))
         (answers if role == "assistant" else questions).append((number, text))
-    return Turns(path, media, roles, blocks, questions, answers, extra, turns)
+    return Turns(path, media, roles, blocks, questions, answers, extra, turns, wanted)
 
 
-Rule = Callable[[Turns, Wanted], Iterable[Finding]]
+Rule = Callable[[Turns], Iterable[Finding]]
 _NOTHING: Final[tuple[Finding, ...]] = ()
 
 
-def roles_alternate(turns: Turns, wanted: Wanted) -> Iterable[Finding]:
+def roles_alternate(turns: Turns) -> Iterable[Finding]:
     """REC006: after one system turn at most, user and assistant take turns, the user first."""
     if turns.roles == ["user", "assistant"]:
         return _NOTHING
@@ -105,7 +106,7 @@ def roles_alternate(turns: Turns, wanted: Wanted) -> Iterable[Finding]:
     return _NOTHING
 
 
-def has_answer(turns: Turns, wanted: Wanted) -> Iterable[Finding]:
+def has_answer(turns: Turns) -> Iterable[Finding]:
     """REC007: some turn is the assistant's."""
     if turns.answers:
         return _NOTHING
@@ -113,9 +114,10 @@ def has_answer(turns: Turns, wanted: Wanted) -> Iterable[Finding]:
     return [found("REC007", turns.path, f"{count} turn(s), none of the assistant's; expected 1 or more")]
 
 
-def turns_are_filled(turns: Turns, wanted: Wanted) -> Iterable[Finding]:
+def turns_are_filled(turns: Turns) -> Iterable[Finding]:
     """REC005: each turn has a text that is not blank, or media."""
-    blank = [number for number, text in (*turns.questions, *turns.answers) if not text or text.isspace()]
+    texts = (*turns.questions, *turns.answers)
+    blank = [number for number, text in texts if not text or text.isspace()]
     if not blank:
         return _NOTHING
     filled = {number for number, _, _ in turns.blocks}
@@ -126,7 +128,7 @@ def turns_are_filled(turns: Turns, wanted: Wanted) -> Iterable[Finding]:
     ]
 
 
-def media_is_named_once(turns: Turns, wanted: Wanted) -> Iterable[Finding]:
+def media_is_named_once(turns: Turns) -> Iterable[Finding]:
     """REC002: one media block, in a user turn, of the kind that the media's ending says.
 
     Upstream's loader puts the record's one media file under the key of the first media block, so
@@ -152,7 +154,7 @@ def _how_many(turns: Turns) -> str:
     return f"{len(turns.blocks)} media blocks ({keys[:_SHOWN]}); expected 1: a record has one media file"
 
 
-def no_placeholders(turns: Turns, wanted: Wanted) -> Iterable[Finding]:
+def no_placeholders(turns: Turns) -> Iterable[Finding]:
     """REC003 and REC004: no literal placeholder in a question or an answer."""
     findings = []
     for number, text in turns.questions:
@@ -168,9 +170,9 @@ def no_placeholders(turns: Turns, wanted: Wanted) -> Iterable[Finding]:
     return findings
 
 
-def answers_fit(turns: Turns, wanted: Wanted) -> Iterable[Finding]:
+def answers_fit(turns: Turns) -> Iterable[Finding]:
     """REC008: each answer is one that the recipe's rule writes."""
-    rule = wanted.answer
+    rule = turns.wanted.answer
     if rule is None:
         return _NOTHING
     return [
@@ -187,20 +189,21 @@ def _scale(rule: Answer) -> str:
     return f"one of {', '.join((rule.words or {}).values())}" if rule.words else "a text"
 
 
-def no_missing_values(turns: Turns, wanted: Wanted) -> Iterable[Finding]:
+def no_missing_values(turns: Turns) -> Iterable[Finding]:
     """REC009: no text, and no caption in a question, is a missing value spelt out."""
     findings = []
     for number, text in (*turns.questions, *turns.answers):
         if len(text) < 16 and text.strip() in _MISSING:
             findings.append(_at("REC009", turns, number, f"the whole text is {text.strip()!r}"))
+    label = turns.wanted.caption
     for number, text in turns.questions:
-        start = text.rfind(wanted.caption)
-        if start >= 0 and (value := text[start + len(wanted.caption) :][:32].strip()) in _MISSING:
+        start = text.rfind(label)
+        if start >= 0 and (value := text[start + len(label) :][:32].strip()) in _MISSING:
             findings.append(_at("REC009", turns, number, f"the caption is {value!r}"))
     return findings
 
 
-def keys_are_known(turns: Turns, wanted: Wanted) -> Iterable[Finding]:
+def keys_are_known(turns: Turns) -> Iterable[Finding]:
     """TXT007: no key that the loader does not read."""
     if not turns.extra:
         return _NOTHING

@@ -1,0 +1,291 @@
+"""The `prep` command: each subcommand parses, calls the library, and prints.
+
+Exit status: 0 done and clean, 1 findings or failures for good, 2 wrong usage or a change without
+--update, 3 incomplete or held by another run (run again), 4 something of the environment lacks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from prep import __version__
+from prep.cli_options import adopt_options, format_option, options_from, prepare_options, quiet_option
+from prep.errors import PrepError, UsageError
+
+__all__ = ["cli", "main"]
+
+
+class _Group(click.Group):
+    """Lists commands in the order in which a user meets them, and suggests near names."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib
+
+            close = difflib.get_close_matches(args[0], self.commands, n=1)
+            if close and "Did you mean" not in error.message:
+                error.message += f" Did you mean {close[0]!r}?"
+            raise
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="prep")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option("-v", "--verbose", is_flag=True, help="Log what is done, on stderr.")
+def cli(debug: bool, verbose: bool) -> None:
+    """Turn public datasets into the layouts that training reads, and prove them.
+
+    \b
+    Example: prep videophy2 --out-root data/ --split both
+             prep validate data/
+             prep env data/ --for videophy2_sft_nano
+    """
+    if verbose or debug:
+        from prep.log import show
+
+        show("DEBUG" if debug else "INFO")
+
+
+@cli.command()
+@prepare_options
+def videophy2(**values: Any) -> None:
+    """Prepare VideoPhy-2 (videos scored 1 to 5 for physical plausibility).
+
+    \b
+    Example: prep videophy2 --split val --limit 20
+             prep videophy2 --mirror https://dead.host/=https://mirror.host/
+    """
+    _prepare("videophy2", values)
+
+
+@cli.command()
+@click.argument("recipe")
+@prepare_options
+def prepare(recipe: str, **values: Any) -> None:
+    """Prepare a dataset by a recipe of your own, or a built-in one by name.
+
+    \b
+    Example: prep prepare my.toml --out-root data/
+    """
+    _prepare(recipe, values)
+
+
+def _prepare(recipe: str, values: dict[str, Any]) -> None:
+    from prep import preparation as run
+    from prep.cli_output import print_results
+    from prep.pool import interruptible
+    from prep.stages.options import overall_status
+
+    with interruptible() as cancel:
+        options = options_from({**values, "cancel": cancel})
+        results = run.prepare(recipe, values["out_root"], split=values["split"], options=options)
+    print_results(results, values["output"])
+    sys.exit(overall_status(results))
+
+
+@cli.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--recipe", help="Recipe of the tree, when its directory has another name.")
+@click.option("--split", help="Split of the tree, with --recipe.")
+@adopt_options
+def adopt(directory: Path, recipe: str | None, split: str | None, **values: Any) -> None:
+    """Check a tree that another tool made, keep what passes, fetch the rest, write its manifest.
+
+    \b
+    Example: prep adopt data/videophy2_train
+    """
+    from prep import preparation as run
+    from prep.cli_output import print_results
+    from prep.pool import interruptible
+
+    with interruptible() as cancel:
+        options = options_from({**values, "cancel": cancel})
+        result, _ = run.adopt(directory, recipe=recipe, split=split, options=options)
+    print_results([result], values["output"])
+    sys.exit(result.exit_status)
+
+
+@cli.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option(
+    "--level",
+    type=click.Choice(["quick", "standard", "deep"]),
+    default="standard",
+    show_default=True,
+    help="quick: manifest, records, sizes. standard: and a decoded frame of each video. deep: and all bytes.",
+)
+@click.option("--format", "output", type=click.Choice(["text", "json", "junit"]), default="text")
+@click.option("--report", type=click.Path(path_type=Path), help="Write the report to a file as well.")
+@click.option("--select", multiple=True, help="Only these codes (or their first letters); commas join.")
+@click.option("--ignore", multiple=True, help="Not these codes.")
+@click.option("--sample", type=click.IntRange(min=1), help="Decode only N videos of each dataset.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Which N videos.")
+@click.option(
+    "--envelope", type=click.Choice(["cosmos-reason-v1.0"]), help="Records are wrapped in this form."
+)
+@click.option("--jobs", type=click.IntRange(1, 256), default=None, help="At a time.")
+@quiet_option
+def validate(path: Path, output: str, report: Path | None, select: tuple[str, ...], ignore: tuple[str, ...], **values: Any) -> None:  # fmt: skip
+    """Find what is wrong with a dataset, several, or one file of one.
+
+    \b
+    Example: prep validate data/ --level quick
+             prep validate data/videophy2_val --format junit --report report.xml
+    """
+    from prep.cli_output import print_report
+    from prep.validate import validate as check
+
+    found = check(path, select=_codes(select), ignore=_codes(ignore), **values)
+    print_report(found, output, report)
+    sys.exit(found.exit_status)
+
+
+def _codes(given: tuple[str, ...]) -> tuple[str, ...]:
+    from prep.findings import catalogue
+
+    codes = tuple(code.strip().upper() for text in given for code in text.split(",") if code.strip())
+    for code in codes:
+        if not any(known.startswith(code) for known in catalogue()):
+            raise UsageError(
+                f"No finding has a code that begins with {code!r}.", remedy="`prep explain` lists all."
+            )
+    return codes
+
+
+@cli.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--for", "consumer", help="The upstream recipe that will train on it.")
+@click.option("--format", "output", type=click.Choice(["shell", "dotenv", "json"]), default="shell")
+def env(path: Path, consumer: str | None, output: str) -> None:
+    """Print the environment that upstream's launcher reads for a prepared dataset.
+
+    \b
+    Example: eval "$(prep env data/ --for videophy2_sft_nano)"
+    """
+    from prep.environment import env as collect
+
+    click.echo(collect(path, consumer=consumer).text(output))
+
+
+@cli.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@format_option
+def failures(directory: Path, output: str) -> None:
+    """List the rows that failed, with their reasons.
+
+    \b
+    Example: prep failures data/videophy2_train
+    """
+    from prep import preparation as run
+    from prep.cli_output import print_failures
+
+    of, rows = run.failures(directory)
+    print_failures(directory, of, rows, output)
+
+
+@cli.command()
+@click.argument("code", required=False)
+def explain(code: str | None) -> None:
+    """Explain a finding's code, or list all codes.
+
+    \b
+    Example: prep explain VID003
+    """
+    from prep.findings import catalogue
+    from prep.findings import explain as text
+
+    if code is not None:
+        click.echo(text(code), nl=False)
+        return
+    for entry in catalogue().values():
+        click.echo(f"{entry.code}  {entry.severity:7}  {entry.title}")
+
+
+@cli.command()
+@click.argument("directory", type=click.Path(path_type=Path), default="data")
+@format_option
+def doctor(directory: Path, output: str) -> None:
+    """Say what this machine has of what prep needs, and what a directory's file system can do.
+
+    \b
+    Example: prep doctor /scratch/data
+    """
+    from prep.cli_output import print_checks
+    from prep.doctor import examine
+
+    checks = examine(directory)
+    print_checks(checks, output)
+    sys.exit(0 if all(check.good for check in checks if check.needed) else 4)
+
+
+@cli.group(cls=_Group)
+def vendor() -> None:
+    """Upstream's own files, by the lock: where texts and references are read from."""
+
+
+@vendor.command()
+@click.option("--from", "source", required=True, help="A git URL, a checkout, or a bare repository.")
+def sync(source: str) -> None:
+    """Fill the vendor folder with the locked files, refusing any byte that differs.
+
+    \b
+    Example: prep vendor sync --from ../cosmos-framework
+    """
+    from prep.upstream.checkout import sync as fill
+
+    folder, count = fill(source)
+    click.echo(f"{count} files of upstream are in {folder}, each as the lock says.", err=True)
+
+
+@cli.command()
+@click.argument("directory", type=click.Path(path_type=Path), required=False)
+def demo(directory: Path | None) -> None:
+    """Make a small raw world here, prepare it for real, validate it, and show a sample.
+
+    \b
+    Example: prep demo
+             prep demo some/empty/folder
+    """
+    from prep.demo import run
+
+    sys.exit(run(directory))
+
+
+def main() -> None:
+    """Run the command; a user's mistake ends in one sentence and the next step, not in a traceback."""
+    debug = "--debug" in sys.argv
+    try:
+        cli.main(prog_name="prep", standalone_mode=False)
+    except PrepError as error:
+        if debug:
+            raise
+        _say(error.message, error.remedy)
+        sys.exit(error.exit_status)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        _say("Stopped.", "Run the same command again to go on.")
+        sys.exit(3)
+    except BrokenPipeError:
+        # The reader of stdout has gone, as with `prep explain | head`; nothing is left to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _say(message: str, remedy: str) -> None:
+    click.echo(f"prep: {message}", err=True)
+    if remedy:
+        click.echo(f"      {remedy}", err=True)

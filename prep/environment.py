@@ -1,0 +1,146 @@
+"""The environment that upstream's launcher reads, from the manifests of prepared datasets."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prep.errors import UsageError
+from prep.manifest import MANIFEST, STATE, Manifest, short_id
+from prep.recipe import Recipe, recipe_from
+
+__all__ = ["Environment", "env", "manifests_below"]
+
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+_OFFLINE_NOTE = "The Hub is switched off below: the backbone's weights must be in its cache already."
+
+
+@dataclass(slots=True)
+class Environment:
+    """Variables to set, and remarks for the person who sets them."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+    def text(self, form: str) -> str:
+        """As shell `export` lines, a dotenv file, or JSON."""
+        if form == "json":
+            return json.dumps({"variables": self.variables, "remarks": self.remarks}, indent=2)
+        remarks = [f"# {remark}" for remark in self.remarks]
+        if form == "dotenv":
+            lines = [f"{name}={_dotenv_quoted(value)}" for name, value in self.variables.items()]
+        else:
+            lines = [f"export {name}={shlex.quote(value)}" for name, value in self.variables.items()]
+        return "\n".join([*remarks, *lines])
+
+
+def _dotenv_quoted(value: str) -> str:
+    if value.replace("/", "").replace("_", "").replace("-", "").replace(".", "").isalnum():
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
+    return f'"{escaped}"'
+
+
+def manifests_below(path: Path) -> Iterator[Manifest]:
+    """The manifests at `path` and in its folders and their folders; broken ones raise PrepError."""
+    if (path / MANIFEST).is_file():
+        own = Manifest.load(path)
+        if own is not None:
+            yield own
+        return
+    for depth_one in _folders(path):
+        yield from _manifest_at(depth_one)
+        for depth_two in _folders(depth_one):
+            yield from _manifest_at(depth_two)
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(child for child in path.iterdir() if child.is_dir() and child.name != STATE)
+
+
+def _manifest_at(path: Path) -> Iterator[Manifest]:
+    if (path / MANIFEST).is_file():
+        manifest = Manifest.load(path)
+        if manifest is not None:
+            yield manifest
+
+
+def env(path: str | Path, *, consumer: str | None = None) -> Environment:
+    """The environment for the dataset at `path`, or for those below it that `consumer` reads.
+
+    Raises UsageError if nothing is prepared there, no dataset is read by `consumer`, or two
+    datasets would set one variable to two values.
+    """
+    root = Path(path)
+    if not root.is_dir():
+        raise UsageError(
+            f"{root} is not a directory.", remedy="Give a prepared dataset or the folder above it."
+        )
+    found = [(manifest, _recipe(manifest)) for manifest in manifests_below(root)]
+    if not found:
+        raise UsageError(
+            f"{root} holds no prepared dataset.",
+            remedy="Prepare one, or run `prep adopt DIR` on a tree that another tool made.",
+        )
+    wanted = [pair for pair in found if consumer is None or consumer in pair[1].consumers]
+    if not wanted:
+        known = sorted({name for _, recipe in found for name in recipe.consumers})
+        raise UsageError(
+            f"No dataset in {root} is for {consumer!r}.",
+            remedy=f"These are for: {', '.join(known) or 'nothing'}.",
+        )
+    return _merged(wanted)
+
+
+def _recipe(manifest: Manifest) -> Recipe:
+    return recipe_from(manifest.document["recipe"], folder=manifest.root, named=str(manifest.root / MANIFEST))
+
+
+def _merged(wanted: list[tuple[Manifest, Recipe]]) -> Environment:
+    result = Environment()
+    setters: dict[str, dict[str, list[str]]] = {}
+    for manifest, recipe in wanted:
+        result.remarks.append(f"{short_id(manifest.dataset_id)} in {_absolute(manifest.root)}")
+        for name, value in _variables(manifest, recipe).items():
+            setters.setdefault(name, {}).setdefault(value, []).append(str(manifest.root))
+    for name, values in setters.items():
+        if len(values) > 1:
+            choices = "; ".join(f"{value} (from {', '.join(roots)})" for value, roots in values.items())
+            raise UsageError(
+                f"Two datasets would set {name}: {choices}.", remedy="Give one of the directories instead."
+            )
+        result.variables[name] = next(iter(values))
+    result.remarks.extend(_missing_splits(wanted))
+    not_provided = {name: what for _, recipe in wanted for name, what in recipe.not_provided.items()}
+    result.remarks.extend(f"not provided by prep: {name}, {what}" for name, what in not_provided.items())
+    result.remarks.append(_OFFLINE_NOTE)
+    result.variables.update(_OFFLINE)
+    return result
+
+
+def _variables(manifest: Manifest, recipe: Recipe) -> Mapping[str, str]:
+    name = manifest.document["name"]
+    absolute = _absolute(manifest.root)
+    needs_name = any("{out_root}" in template for template in recipe.environment.values())
+    if needs_name and absolute.name != name:
+        raise UsageError(
+            f"{absolute}: upstream looks for a directory named {name}.", remedy=f"Rename it to {name}."
+        )
+    values = {"out_root": str(absolute.parent), "directory": str(absolute)}
+    return {name: template.format(**values) for name, template in recipe.environment.items()}
+
+
+def _missing_splits(wanted: list[tuple[Manifest, Recipe]]) -> Iterator[str]:
+    there = {(recipe.name, manifest.document["split"]) for manifest, recipe in wanted}
+    for _, recipe in wanted[:1]:
+        for split in recipe.splits:
+            if (recipe.name, split.name) not in there:
+                yield f"not there: {split.directory} (split {split.name}), which the recipe reads as well"
+
+
+def _absolute(path: Path) -> Path:
+    """Absolute and without a trailing slash, links kept: the path that the user knows."""
+    return Path(path.absolute())

@@ -1,0 +1,37 @@
+"""Readers: a prepared dataset as samples, one map-style reader a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from prep.errors import UsageError
+from prep.manifest import Manifest
+
+__all__ = ["Reader", "open"]
+
+
+class Reader(Protocol):
+    """A map-style dataset: `len(reader)` samples, `reader[index]` for 0 to len - 1."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]: ...
+
+
+def open(directory: str | Path) -> Reader:
+    """The reader of the prepared dataset at `directory`.
+
+    Raises UsageError if there is no finished dataset, PrepError if its manifest is broken.
+    """
+    root = Path(directory)
+    manifest = Manifest.load(root)
+    if manifest is None:
+        raise UsageError(
+            f"{root} holds no finished dataset.",
+            remedy="Prepare one, or run `prep adopt` on a tree that another tool made.",
+        )
+    from prep.readers.conversations import ConversationsReader
+
+    return ConversationsReader(manifest)
