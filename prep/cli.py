@@ -6,45 +6,25 @@ Exit status: 0 done and clean, 1 findings or failures for good, 2 wrong usage or
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from prep import __version__
+from prep.cli_group import ExistingPath, Group, Settings
 from prep.cli_options import adopt_options, format_option, options_from, prepare_options, quiet_option
 from prep.errors import PrepError, UsageError
 
 __all__ = ["cli", "main"]
 
 
-class _Group(click.Group):
-    """Lists commands in the order in which a user meets them, and suggests near names."""
-
-    def list_commands(self, _ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            import difflib
-
-            close = difflib.get_close_matches(args[0], self.commands, n=1)
-            if close and "Did you mean" not in error.message:
-                error.message += f" Did you mean {close[0]!r}?"
-            raise
-
-
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="prep")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-@click.option("-v", "--verbose", is_flag=True, help="Log what is done, on stderr.")
-def cli(debug: bool, verbose: bool) -> None:
+def cli() -> None:
     """Turn public datasets into the layouts that training reads, and prove them.
 
     \b
@@ -52,10 +32,6 @@ def cli(debug: bool, verbose: bool) -> None:
              prep validate data/
              prep env data/ --for videophy2_sft_nano
     """
-    if verbose or debug:
-        from prep.log import show
-
-        show("DEBUG" if debug else "INFO")
 
 
 @cli.command()
@@ -96,7 +72,7 @@ def _prepare(recipe: str, values: dict[str, Any]) -> None:
 
 
 @cli.command()
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=ExistingPath())
 @click.option("--recipe", help="Recipe of the tree, when its directory has another name.")
 @click.option("--split", help="Split of the tree, with --recipe.")
 @adopt_options
@@ -118,7 +94,7 @@ def adopt(directory: Path, recipe: str | None, split: str | None, **values: Any)
 
 
 @cli.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=ExistingPath(), default="data")
 @click.option(
     "--level",
     type=click.Choice(["quick", "standard", "deep"]),
@@ -137,7 +113,14 @@ def adopt(directory: Path, recipe: str | None, split: str | None, **values: Any)
 )
 @click.option("--jobs", type=click.IntRange(1, 256), default=None, help="At a time.")
 @quiet_option
-def validate(path: Path, output: str, report: Path | None, select: tuple[str, ...], ignore: tuple[str, ...], **values: Any) -> None:  # fmt: skip
+def validate(
+    path: Path,
+    output: str,
+    report: Path | None,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    **values: Any,
+) -> None:
     """Find what is wrong with a dataset, several, or one file of one.
 
     \b
@@ -145,7 +128,7 @@ def validate(path: Path, output: str, report: Path | None, select: tuple[str, ..
              prep validate data/videophy2_val --format junit --report report.xml
     """
     from prep.cli_output import print_report
-    from prep.validate import validate as check
+    from prep.validation import validate as check
 
     found = check(path, select=_codes(select), ignore=_codes(ignore), **values)
     print_report(found, output, report)
@@ -165,7 +148,7 @@ def _codes(given: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @cli.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=ExistingPath(), default="data")
 @click.option("--for", "consumer", help="The upstream recipe that will train on it.")
 @click.option("--format", "output", type=click.Choice(["shell", "dotenv", "json"]), default="shell")
 def env(path: Path, consumer: str | None, output: str) -> None:
@@ -176,11 +159,12 @@ def env(path: Path, consumer: str | None, output: str) -> None:
     """
     from prep.environment import env as collect
 
-    click.echo(collect(path, consumer=consumer).text(output))
+    # Bytes, so that a path that is not UTF-8 comes out as it is.
+    click.echo(os.fsencode(collect(path, consumer=consumer).text(output)))
 
 
 @cli.command()
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=ExistingPath())
 @format_option
 def failures(directory: Path, output: str) -> None:
     """List the rows that failed, with their reasons.
@@ -196,6 +180,21 @@ def failures(directory: Path, output: str) -> None:
 
 
 @cli.command()
+@click.argument("directory", type=ExistingPath())
+@click.option("--index", type=click.IntRange(min=0), default=0, show_default=True, help="Which, from 0.")
+@click.option("--png", type=click.Path(path_type=Path), help="Write the frames that training takes.")
+def show(directory: Path, index: int, png: Path | None) -> None:
+    """Show one sample of a prepared dataset: its text, and its frames as a picture.
+
+    \b
+    Example: prep show data/videophy2_val --index 7 --png sample.png
+    """
+    from prep.show import show as sample
+
+    click.echo(sample(directory, index, png=png))
+
+
+@cli.command()
 @click.argument("code", required=False)
 def explain(code: str | None) -> None:
     """Explain a finding's code, or list all codes.
@@ -203,14 +202,12 @@ def explain(code: str | None) -> None:
     \b
     Example: prep explain VID003
     """
-    from prep.findings import catalogue
-    from prep.findings import explain as text
+    from shutil import get_terminal_size
 
-    if code is not None:
-        click.echo(text(code), nl=False)
-        return
-    for entry in catalogue().values():
-        click.echo(f"{entry.code}  {entry.severity:7}  {entry.title}")
+    from prep.findings import explain as text
+    from prep.findings import listing
+
+    click.echo(listing() if code is None else text(code, width=get_terminal_size().columns), nl=False)
 
 
 @cli.command()
@@ -230,7 +227,7 @@ def doctor(directory: Path, output: str) -> None:
     sys.exit(0 if all(check.good for check in checks if check.needed) else 4)
 
 
-@cli.group(cls=_Group)
+@cli.group(cls=Group)
 def vendor() -> None:
     """Upstream's own files, by the lock: where texts and references are read from."""
 
@@ -238,7 +235,7 @@ def vendor() -> None:
 @vendor.command()
 @click.option("--from", "source", required=True, help="A git URL, a checkout, or a bare repository.")
 def sync(source: str) -> None:
-    """Fill the vendor folder with the locked files, refusing any byte that differs.
+    """Fill the vendor folder with the locked files, refusing any that differs.
 
     \b
     Example: prep vendor sync --from ../cosmos-framework
@@ -246,7 +243,34 @@ def sync(source: str) -> None:
     from prep.upstream.checkout import sync as fill
 
     folder, count = fill(source)
-    click.echo(f"{count} files of upstream are in {folder}, each as the lock says.", err=True)
+    click.echo(f"Files of upstream put into {folder}, each as the lock says: {count}.", err=True)
+
+
+@vendor.command()
+def verify() -> None:
+    """Hash the files that are there again, and compare them with the lock.
+
+    \b
+    Example: prep vendor verify
+    """
+    from prep.upstream.checkout import verify as check
+
+    click.echo(f"Files of upstream that are here and as the lock says: {check()}.", err=True)
+
+
+@vendor.command()
+def status() -> None:
+    """Say which commit is locked, and where its files are.
+
+    \b
+    Example: prep vendor status
+    """
+    from prep.upstream.checkout import load_lock, local_copy
+
+    lock = load_lock()
+    click.echo(f"{lock.repository} at {lock.commit} ({lock.license})")
+    for entry in lock.files:
+        click.echo(f"{entry.path}  {local_copy(lock, entry.path) or 'not here'}")
 
 
 @cli.command()
@@ -265,27 +289,40 @@ def demo(directory: Path | None) -> None:
 
 def main() -> None:
     """Run the command; a user's mistake ends in one sentence and the next step, not in a traceback."""
-    debug = "--debug" in sys.argv
+    settings = Settings()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
-        cli.main(prog_name="prep", standalone_mode=False)
+        status = cli.main(prog_name="prep", standalone_mode=False, obj=settings)
     except PrepError as error:
-        if debug:
-            raise
-        _say(error.message, error.remedy)
-        sys.exit(error.exit_status)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except (click.Abort, KeyboardInterrupt):
-        _say("Stopped.", "Run the same command again to go on.")
-        sys.exit(3)
-    except BrokenPipeError:
-        # The reader of stdout has gone, as with `prep explain | head`; nothing is left to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        _end(settings, error, error.message, error.remedy, error.exit_status)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx is not None else "prep"
+        _end(settings, error, error.format_message(), f"See `{command} --help`.", 2)
+    except (click.Abort, KeyboardInterrupt) as error:
+        _end(settings, error, "Stopped.", "Run the same command again to go on.", 3)
+    except OSError as error:
+        # A disk or a permission that no part of the library expected; the user can mend it and go on.
+        where = f"{error.filename}: " if error.filename is not None else ""
+        _end(
+            settings,
+            error,
+            f"{where}{error.strerror or error}.",
+            "Mend it and run the same command again.",
+            3,
+        )
+    else:
+        sys.exit(status or 0)
 
 
-def _say(message: str, remedy: str) -> None:
+def _end(settings: Settings, error: BaseException, message: str, remedy: str, status: int) -> NoReturn:
+    """Say what is wrong and what to do; with --debug the traceback comes first."""
+    if settings.debug:
+        import traceback
+
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
     click.echo(f"prep: {message}", err=True)
     if remedy:
         click.echo(f"      {remedy}", err=True)
+    sys.exit(status)

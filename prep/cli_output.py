@@ -30,10 +30,9 @@ _OUTCOMES = {
 
 
 def print_results(results: Sequence[Result], output: str) -> None:
-    """One block a split: what was done, what failed and why, and what to do next."""
+    """One block a split for people: what was done, what failed and why, what to do next; JSON if asked."""
     if output == "json":
-        click.echo(json.dumps([result.as_dict() for result in results], indent=2, ensure_ascii=False))
-        return
+        click.echo(json.dumps([result.as_dict() for result in results], indent=2))
     for result in results:
         _table(result.name, _facts(result))
         for finding in result.findings:
@@ -99,15 +98,15 @@ def print_failures(directory: Path, of: str, rows: Sequence[RecordRow], output: 
     if output == "json":
         fields = ("row", "id", "reason", "detail", "source")
         document = [{name: getattr(row, name) for name in fields} for row in rows]
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
-        return
-    for row in rows:
-        click.echo(f"row {row.row}\t{row.reason}\t{row.source}\t{row.detail}")
+        click.echo(json.dumps(document, indent=2))
+    else:
+        for row in rows:
+            click.echo(f"row {row.row}\t{row.reason}\t{row.source}\t{row.detail}")
     click.echo(f"{len(rows)} failed rows of {of} in {directory}.", err=True)
 
 
 def print_report(report: Report, output: str, path: Path | None) -> None:
-    """The report on stdout, and into a file if asked."""
+    """The report on stdout, and into a file if asked; beside a machine's form the verdict for people."""
     from prep.files import disk_errors, write_whole
     from prep.render import render_json, render_junit, render_text
 
@@ -117,6 +116,8 @@ def print_report(report: Report, output: str, path: Path | None) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text.encode() + b"\n" * (not text.endswith("\n")))
     click.echo(text, nl=not text.endswith("\n"))
+    if output != "text":
+        click.echo(f"{report.subject}: {report.errors} errors, {report.warnings} warnings", err=True)
 
 
 def print_checks(checks: Sequence[Check], output: str) -> None:

@@ -87,7 +87,6 @@ _ENDINGS: Final = {
 }
 _PADDING_READ: Final = 1 << 16
 _TRAILING_CODE: Final = "VID013"
-"""The catalogue has no code of its own for bytes behind the container; given as a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ def check_structure(path: Path) -> list[Finding]:
     """What the container's own sizes and the first bytes say is wrong; empty for a whole file.
 
     Codes: FIL001, FIL002, FIL005, FIL010, FIL013, FIL014, FIL016, VID001, VID002, VID010,
-    VID012. The findings' path is the file's name. A cut that falls between two boxes, both of
+    VID012, VID013. The findings' path is the file's name. A cut that falls between two boxes, both of
     which a player can do without (a last `free`), leaves a whole file and is not found.
     """
     try:

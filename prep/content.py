@@ -170,6 +170,8 @@ def check_leakage(proofs: list[tuple[str, Proof]]) -> Iterator[Finding]:
     """
     import numpy as np
 
+    if len(proofs) < 2:
+        return
     held = [(below, proof, np.unique(_media_keys(proof))) for below, proof in proofs]
     for at, (below, proof, keys) in enumerate(held):
         for other_below, other, other_keys in held[at + 1 :]:

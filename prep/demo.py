@@ -18,6 +18,7 @@ import click
 
 from prep.errors import UsageError
 from prep.loopback import Fault, FaultKind, LoopbackHub
+from prep.show import show
 from prep.stages.options import Options, Result
 
 __all__ = ["run"]
@@ -32,22 +33,35 @@ _MOVES = ("falls", "bounces", "slides", "turns", "rolls", "stops")
 _SHAPES = ("A red square", "A green disc", "A blue bar")
 
 
+_ON_PURPOSE = """\
+Bad on purpose: two clips that are gone, a page in place of a clip, a score of 3.7, a caption that
+is not UTF-8 and that nothing reads, and a test table that is shorter than the real one."""
+
+
 def run(directory: Path | None) -> int:
     """Make the world in `directory` (default `prep-demo`), prepare, validate, show; the exit status."""
     folder = directory or Path(DEFAULT_FOLDER)
-    if folder.exists() and any(folder.iterdir()) and not (folder / "raw").is_dir():
-        raise UsageError(f"{folder} is not empty.", remedy="Give an empty folder: prep demo some/folder.")
+    _refuse_foreign(folder)
     with LoopbackHub() as hub, _environment(hub.endpoint, folder / "hub-cache"):
         _say(f"1. A raw world in {folder / 'raw'}, served on {hub.endpoint}")
+        click.echo(_ON_PURPOSE, err=True)
         _serve(hub, folder / "raw")
         results = _prepare(hub, folder / "data")
     _say(f"3. prep validate {folder / 'data'}")
     status = _validate(folder / "data")
-    _say("4. One sample, as training reads it")
-    _show(folder / "data" / "videophy2_val")
+    _say(f"4. prep show {folder / 'data' / 'videophy2_val'} --png {folder / 'sample.png'}")
+    click.echo(show(folder / "data" / "videophy2_val", 0, png=folder / "sample.png"))
     _say(f"5. prep env {folder / 'data'} --for videophy2_sft_nano")
     _env(folder / "data")
+    _say("The real thing: prep videophy2 --split val --limit 20")
     return status or max(result.exit_status for result in results)
+
+
+def _refuse_foreign(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file.", remedy="Give an empty folder: `prep demo some/folder`.")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "raw").is_dir():
+        raise UsageError(f"{folder} is not empty.", remedy="Give an empty folder: `prep demo some/folder`.")
 
 
 def _say(text: str) -> None:
@@ -125,7 +139,10 @@ def _draw(path: Path, *, seed: int) -> None:
     with av.open(str(path), "w", format="mp4") as output:
         stream = output.add_stream("libx264", rate=_RATE)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        stream.codec_context.thread_count = 1  # so that the same clip has the same bytes everywhere
+        # The same clip has the same bytes in every run: x264's macroblock tree, seen here, and its
+        # threads make them depend on the process.
+        stream.options = {"x264-params": "mbtree=0"}
+        stream.codec_context.thread_count = 1
         for index in range(_FRAMES):
             image = ground.copy()
             side = 12 + seed % 9
@@ -160,19 +177,6 @@ def _validate(data: Path) -> int:
     report = validate(data)
     print_report(report, "text", None)
     return report.exit_status
-
-
-def _show(directory: Path) -> None:
-    from prep.readers.conversations import ConversationsReader
-    from prep.readers import open as open_reader
-    from prep.show import contact_sheet, sample_text
-
-    reader = open_reader(directory)
-    assert isinstance(reader, ConversationsReader)
-    click.echo(sample_text(reader, 0))
-    sheet = directory.parent.parent / "sample.png"
-    contact_sheet(reader, 0, sheet)
-    click.echo(f"its frames, as training samples them: {sheet}")
 
 
 def _env(data: Path) -> None:

@@ -32,6 +32,7 @@ _OPTIONAL = {
 _LOW_BYTES = 1_000_000_000
 _LOW_FILES = 100_000
 _HUB_SECONDS = 5.0
+_HUB_REMEDY = "Set HF_ENDPOINT to a mirror, HTTPS_PROXY to your proxy, or work with --offline."
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,25 +115,25 @@ def _decoder(codec: str) -> Check:
 def _hub() -> Check:
     import httpx
 
-    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-    token = "with a token" if os.environ.get("HF_TOKEN") else "without HF_TOKEN"
+    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
         return Check("Hub", "switched off by HF_HUB_OFFLINE", False, False, "unset HF_HUB_OFFLINE")
     try:
+        from huggingface_hub import get_token  # refuses a malformed HF_ENDPOINT when imported
+
+        token = "with a token" if get_token() else "without a token (only gated datasets need one)"
         answer = httpx.get(f"{endpoint}/api/datasets?limit=1", timeout=_HUB_SECONDS, follow_redirects=True)
-    except httpx.HTTPError as error:
-        return Check(
-            "Hub",
-            f"{endpoint} does not answer: {error or type(error).__name__}",
-            False,
-            False,
-            "Set HF_ENDPOINT to a mirror, HTTPS_PROXY to your proxy, or work with --offline.",
-        )
-    return Check("Hub", f"{endpoint} answers {answer.status_code}, {token}")
+    except (httpx.HTTPError, httpx.InvalidURL, ImportError, ValueError) as error:
+        # ImportError and ValueError: a proxy variable that httpx cannot serve.
+        found = f"{endpoint} does not answer: {str(error) or type(error).__name__}"
+        return Check("Hub", found, False, False, _HUB_REMEDY)
+    # A mirror need not list datasets, and a private one may want a token for it.
+    good = answer.is_success or answer.status_code in (401, 404)
+    return Check("Hub", f"{endpoint} answers {answer.status_code}, {token}", good, False, _HUB_REMEDY)
 
 
 def _directory(directory: Path) -> Iterator[Check]:
-    existing = directory
+    existing = directory.absolute()
     while not existing.exists():
         existing = existing.parent
     free = free_space(existing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from prep.recipe import Recipe, recipe_from
 __all__ = ["Environment", "env", "manifests_below"]
 
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLACE = re.compile(r"\{(\w*)\}")
 _OFFLINE_NOTE = "The Hub is switched off below: the backbone's weights must be in its cache already."
 
 
@@ -29,7 +32,8 @@ class Environment:
         """As shell `export` lines, a dotenv file, or JSON."""
         if form == "json":
             return json.dumps({"variables": self.variables, "remarks": self.remarks}, indent=2)
-        remarks = [f"# {remark}" for remark in self.remarks]
+        # A line break in a path must not end the comment: the text goes through `eval`.
+        remarks = [f"# {' '.join(remark.splitlines())}" for remark in self.remarks]
         if form == "dotenv":
             lines = [f"{name}={_dotenv_quoted(value)}" for name, value in self.variables.items()]
         else:
@@ -38,34 +42,30 @@ class Environment:
 
 
 def _dotenv_quoted(value: str) -> str:
-    if value.replace("/", "").replace("_", "").replace("-", "").replace(".", "").isalnum():
+    """Bare where that is safe, else in single quotes, within which nothing is expanded."""
+    if re.fullmatch(r"[A-Za-z0-9_./-]*", value):
         return value
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
+    if "'" not in value:
+        return f"'{value}'"
+    escaped = re.sub(r'([\\"$`])', r"\\\1", value)
     return f'"{escaped}"'
 
 
 def manifests_below(path: Path) -> Iterator[Manifest]:
-    """The manifests at `path` and in its folders and their folders; broken ones raise PrepError."""
-    if (path / MANIFEST).is_file():
-        own = Manifest.load(path)
-        if own is not None:
-            yield own
+    """The manifests at `path`, in its folders and in theirs; a broken one raises PrepError."""
+    own = Manifest.load(path)
+    if own is not None:
+        yield own
         return
-    for depth_one in _folders(path):
-        yield from _manifest_at(depth_one)
-        for depth_two in _folders(depth_one):
-            yield from _manifest_at(depth_two)
+    for folder in _folders(path):
+        for candidate in (folder, *_folders(folder)):
+            manifest = Manifest.load(candidate)
+            if manifest is not None:
+                yield manifest
 
 
 def _folders(path: Path) -> list[Path]:
     return sorted(child for child in path.iterdir() if child.is_dir() and child.name != STATE)
-
-
-def _manifest_at(path: Path) -> Iterator[Manifest]:
-    if (path / MANIFEST).is_file():
-        manifest = Manifest.load(path)
-        if manifest is not None:
-            yield manifest
 
 
 def env(path: str | Path, *, consumer: str | None = None) -> Environment:
@@ -130,17 +130,28 @@ def _variables(manifest: Manifest, recipe: Recipe) -> Mapping[str, str]:
             f"{absolute}: upstream looks for a directory named {name}.", remedy=f"Rename it to {name}."
         )
     values = {"out_root": str(absolute.parent), "directory": str(absolute)}
-    return {name: template.format(**values) for name, template in recipe.environment.items()}
+    for variable, template in recipe.environment.items():
+        unknown = set(_PLACE.findall(template)) - values.keys()
+        if unknown or not _NAME.fullmatch(variable):
+            raise UsageError(
+                f"The recipe {recipe.name} sets {variable} to {template!r}, which cannot be exported.",
+                remedy="A name has letters, digits and _; a value may use {out_root} and {directory}.",
+            )
+    return {
+        variable: _PLACE.sub(lambda match: values[match[1]], template)
+        for variable, template in recipe.environment.items()
+    }
 
 
 def _missing_splits(wanted: list[tuple[Manifest, Recipe]]) -> Iterator[str]:
     there = {(recipe.name, manifest.document["split"]) for manifest, recipe in wanted}
-    for _, recipe in wanted[:1]:
+    for manifest, recipe in {recipe.name: (manifest, recipe) for manifest, recipe in wanted}.values():
         for split in recipe.splits:
-            if (recipe.name, split.name) not in there:
+            beside = manifest.root.absolute().parent / split.directory / MANIFEST
+            if (recipe.name, split.name) not in there and not beside.is_file():
                 yield f"not there: {split.directory} (split {split.name}), which the recipe reads as well"
 
 
 def _absolute(path: Path) -> Path:
-    """Absolute and without a trailing slash, links kept: the path that the user knows."""
-    return Path(path.absolute())
+    """Absolute and without a trailing slash; links are kept, since the user knows the path by them."""
+    return path.resolve() if ".." in path.parts else path.absolute()

@@ -76,9 +76,9 @@ class _Request:
 
 
 class UrlFetcher:
-    """Fetch URLs from any number of threads over one pool of connections; a context manager.
+    """Fetch URLs from any number of threads, each over its own connections; a context manager.
 
-    `jobs` is the number of connections, `timeout` the seconds without a byte that make a stall,
+    `timeout` the seconds without a byte that make a stall,
     `backoff` the first wait in seconds (it doubles). `mirrors` are (start, replacement) pairs;
     the first that matches wins, and a replacement may begin with `file://`. Once `cancel` is set,
     every call ends with `IncompleteError`. Proxies and SSL_CERT_FILE are taken from the environment.
@@ -87,7 +87,6 @@ class UrlFetcher:
     def __init__(
         self,
         *,
-        jobs: int = 16,
         timeout: float = 30.0,
         attempts: int = 5,
         mirrors: Sequence[tuple[str, str]] = (),
@@ -102,14 +101,11 @@ class UrlFetcher:
         self._mirrors = tuple(mirrors)
         self._cancel = cancel or threading.Event()
         self._backoff = backoff
-        self._client = httpx.Client(
-            # Waiting for a free connection is no stall.
-            timeout=httpx.Timeout(timeout, pool=None),
-            limits=httpx.Limits(max_connections=jobs, max_keepalive_connections=jobs),
-            headers={"Accept-Encoding": "identity", "User-Agent": "cosmos-prep"},
-            follow_redirects=True,
-            max_redirects=10,
-        )
+        self._timeout = httpx.Timeout(timeout)
+        # One context for all: reading the certificates is what makes a client slow to create.
+        self._certificates = httpx.create_ssl_context()
+        self._clients: list[httpx.Client] = []
+        self._own = threading.local()
 
     def __enter__(self) -> Self:
         return self
@@ -121,7 +117,24 @@ class UrlFetcher:
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        while self._clients:
+            self._clients.pop().close()
+
+    def _client(self) -> httpx.Client:
+        """The calling thread's client: a pool that threads share is looked through at every request."""
+        import httpx
+
+        client: httpx.Client | None = getattr(self._own, "client", None)
+        if client is None:
+            client = self._own.client = httpx.Client(
+                timeout=self._timeout,
+                verify=self._certificates,
+                headers={"Accept-Encoding": "identity", "User-Agent": "cosmos-prep"},
+                follow_redirects=True,
+                max_redirects=10,
+            )
+            self._clients.append(client)
+        return client
 
     def fetch(
         self,
@@ -198,7 +211,7 @@ class UrlFetcher:
             raise IncompleteError(f"Stopped before {url} was whole.", remedy="Run the same command again.")
 
     def _head(self, url: str) -> int | None:
-        answer = self._client.head(url)
+        answer = self._client().head(url)
         if answer.status_code in _HEAD_REFUSED:
             return None
         if answer.status_code != 200:
@@ -209,7 +222,7 @@ class UrlFetcher:
         part = request.part
         headers = {"Range": f"bytes={part.size}-", "If-Range": request.version or ""}
         continuing = request.version is not None and part.size > 0
-        with self._client.stream("GET", request.url, headers=headers if continuing else {}) as answer:
+        with self._client().stream("GET", request.url, headers=headers if continuing else {}) as answer:
             etag = answer.headers.get("ETag")
             if answer.status_code == 200:
                 total = stated_size(answer)

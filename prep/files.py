@@ -21,6 +21,7 @@ __all__ = [
     "FreeSpace",
     "disk_errors",
     "free_space",
+    "is_partial",
     "link_or_copy",
     "move",
     "resolve_below",
@@ -78,7 +79,7 @@ def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
     A reader sees the old file or the new one, never a part. One writer a path is
     assumed: the partial file has a fixed name, so that a killed run leaves no more than one.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    partial = _partial(path)
     pieces = (data,) if isinstance(data, bytes) else data
     try:
         with partial.open("wb") as file:
@@ -91,10 +92,27 @@ def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
         raise
 
 
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial")
+
+
+def is_partial(name: str) -> bool:
+    """Whether a file of this name is one that was being written beside its place."""
+    return name.startswith(".") and name.endswith(".partial")
+
+
 def move(source: Path, target: Path) -> None:
     """Rename within one file system, making the target's folder."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    _rename(source, target)
+
+
+def _rename(source: Path, target: Path) -> None:
+    # Between two hard links of one file rename(2) does nothing at all, and says that it went well.
+    one_file = target.exists() and source.samefile(target) and source != target
     source.replace(target)
+    if one_file:
+        source.unlink()
 
 
 def link_or_copy(source: Path, target: Path) -> str:
@@ -103,10 +121,14 @@ def link_or_copy(source: Path, target: Path) -> str:
     Shared blocks ("reflink") if the file system can, else a hard link, else a copy.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.partial")
+    partial = _partial(target)
     partial.unlink(missing_ok=True)
-    way = _clone(source.resolve(), partial)
-    partial.replace(target)
+    try:
+        way = _clone(source.resolve(), partial)
+        _rename(partial, target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     return way
 
 
@@ -136,6 +158,7 @@ def _reflink(source: Path, partial: Path) -> bool:
         except OSError:
             pass
         else:
+            os.fsync(new.fileno())
             return True
     partial.unlink()
     return False

@@ -6,7 +6,10 @@ The one catalogue of codes is `catalogue.toml` beside this file: data, so that
 
 from __future__ import annotations
 
+import difflib
 import functools
+import re
+import textwrap
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,13 +18,14 @@ from typing import Any, Literal
 
 from prep.errors import UsageError
 
-__all__ = ["PLACES_KEPT", "Code", "Finding", "Group", "Report", "catalogue", "explain", "found"]
+__all__ = ["PLACES_KEPT", "Code", "Finding", "Group", "Report", "catalogue", "explain", "found", "listing"]
 
 Severity = Literal["error", "warning"]
 Claim = Literal["defect", "risk"]
 
 PLACES_KEPT = 20
 """Places kept for each code; the count goes on."""
+_NARROWEST = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +94,43 @@ def found(
     )
 
 
-def explain(code: str) -> str:
-    """The catalogue's entry for `code` as text; raises UsageError for an unknown one."""
+def explain(code: str, *, width: int = 80) -> str:
+    """The catalogue's entry for `code`, `width` columns wide; raises UsageError for an unknown one."""
     entry = catalogue().get(code.upper())
     if entry is None:
-        raise UsageError(f"There is no finding {code!r}.", remedy="`prep explain` lists all codes.")
-    return (
-        f"{entry.code}  {entry.title}\n\n"
-        f"severity  {entry.severity} ({entry.claim})\n"
-        f"why       {entry.why}\n"
-        f"remedy    {entry.remedy}\n"
+        near = _near(code.upper())
+        hint = f"Did you mean {near}? " if near else ""
+        raise UsageError(f"There is no finding {code!r}.", remedy=f"{hint}`prep explain` lists all codes.")
+    parts = {
+        "severity": f"{entry.severity} ({entry.claim})",
+        "why": entry.why,
+        "remedy": entry.remedy,
+    }
+    lines = [_wrapped(f"{name:<10}{text}", width) for name, text in parts.items()]
+    return "\n".join([_wrapped(f"{entry.code:<8}{entry.title}", width), "", *lines]) + "\n"
+
+
+def _near(code: str) -> str | None:
+    """The code that is meant by `VID3`, `VID-003` or a slip of the finger."""
+    parts = re.fullmatch(r"([A-Z]+)\W*0*(\d{1,3})", code)
+    padded = f"{parts[1]}{parts[2]:0>3}" if parts else code
+    close = difflib.get_close_matches(padded, catalogue(), n=1)
+    return close[0] if close else None
+
+
+def _wrapped(text: str, width: int) -> str:
+    return textwrap.fill(
+        text,
+        max(width, _NARROWEST),
+        subsequent_indent=" " * 10,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
+
+
+def listing() -> str:
+    """All codes, one a line, with severity and title."""
+    return "".join(f"{entry.code}  {entry.severity:7}  {entry.title}\n" for entry in catalogue().values())
 
 
 @dataclass(slots=True)

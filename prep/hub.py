@@ -29,6 +29,8 @@ __all__ = ["Listing", "RemoteFile", "RepoType", "cache_folder", "download", "lis
 RepoType = Literal["dataset", "model"]
 
 _CHUNK: Final = 1 << 20
+_TRIES: Final = 3
+"""How often a file is asked for whose body breaks off; the client keeps what it has of it."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REPO = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _TRUE = frozenset({"1", "ON", "YES", "TRUE"})
@@ -194,6 +196,18 @@ def _license(info: Any) -> str | None:
 
 
 def _in_cache(listing: Listing, path: str, *, offline: bool, force: bool) -> Path:
+    """Ask until the body comes whole: only the newer clients go on by themselves after a cut."""
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            return _asked_once(listing, path, offline=offline, force=force)
+        except FetchError as error:
+            if error.reason != "cut_body" or tries == _TRIES:
+                raise
+
+
+def _asked_once(listing: Listing, path: str, *, offline: bool, force: bool) -> Path:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     api = _api()

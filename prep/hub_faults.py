@@ -1,8 +1,9 @@
 """What the Hub's client raises, in one sentence each with its remedy.
 
 The client wraps the cause of a failed look-up several times (LocalEntryNotFoundError, ValueError);
-the cause is what the user must hear. Read from huggingface_hub 0.34 to 1.33: `errors.py`,
-`utils/_http.py`, `file_download.py`. Older versions go through requests, newer ones through httpx.
+the cause is what the user must hear. Read from huggingface_hub 0.34 to 2.4: `errors.py`,
+`utils/_http.py`, `file_download.py`. Below 1.0 the client goes through requests, then through
+httpx, and from 2.0 on through httpx2; none of them is imported here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from prep.errors import EnvironmentLacksError, FetchError, IncompleteError, Prep
 
 __all__ = ["client_faults"]
 
+_BROKEN_OFF = frozenset({"ChunkedEncodingError", "ReadError", "RemoteProtocolError"})
+"""How requests, httpx and httpx2 call a connection that ended amid an answer."""
 _LOGIN = "run `hf auth login` or set HF_TOKEN"
 
 
@@ -41,15 +44,21 @@ def client_faults(
     endpoint: str, repo: str, repo_type: str, revision: str | None, path: str | None = None
 ) -> Iterator[None]:
     """Turn what the client raises inside into errors of `prep.errors`."""
-    import httpx
-
     asked = _Asked(endpoint, repo, repo_type, revision, path)
     try:
         yield
     except PrepError:
         raise
-    except (OSError, ValueError, KeyError, httpx.HTTPError) as error:
+    except _client_errors() as error:
         raise _translated(asked, _cause(error)) from error
+
+
+def _client_errors() -> tuple[type[Exception], ...]:
+    """What the client lets through: plain errors, and the root of its HTTP library's."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    roots = [base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception)]
+    return OSError, ValueError, KeyError, *roots
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -144,7 +153,8 @@ def _network(asked: _Asked, error: BaseException) -> FetchError:
     said = _first_line(error) or type(error).__name__
     message = f"{asked.what}: the Hub at {asked.endpoint} could not be reached, or broke off: {said}"
     remedy = "Check the connection and the proxy settings, then run the same command again."
-    return FetchError("unreachable", f"{message.removesuffix('.')}.", transient=True, remedy=remedy)
+    reason = "cut_body" if type(error).__name__ in _BROKEN_OFF else "unreachable"
+    return FetchError(reason, f"{message.removesuffix('.')}.", transient=True, remedy=remedy)
 
 
 def _first_line(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -110,11 +111,22 @@ def write_table(path: Path, rows: Sequence[FileRow | RecordRow], row_type: type)
     import pyarrow.parquet as pq
 
     schema = _arrow_schema(row_type)
-    columns = [pa.array([getattr(row, item.name) for row in rows], item.type) for item in schema]
+    columns = [_column([getattr(row, item.name) for row in rows], item.type) for item in schema]
     buffer = io.BytesIO()
-    pq.write_table(pa.table(columns, schema=schema), buffer, compression="zstd")
+    pq.write_table(pa.Table.from_arrays(columns, schema=schema), buffer, compression="zstd")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, buffer.getvalue())
+
+
+def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    # `pa.array` would do, and imports pandas to look at what it is given: a quarter of a second.
+    import pyarrow as pa
+
+    if kind == pa.int64():
+        return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(array("q", values))])
+    builder = pa.lib.StringBuilder()
+    builder.append_values(values)
+    return builder.finish()
 
 
 def read_rows(path: Path, row_type: type[Row]) -> list[Row]:
@@ -122,15 +134,23 @@ def read_rows(path: Path, row_type: type[Row]) -> list[Row]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    schema = _arrow_schema(row_type)
     try:
-        table = pq.read_table(path, schema=_arrow_schema(row_type))
+        with pq.ParquetFile(path) as file:
+            if not file.schema_arrow.equals(schema):
+                raise _unusable(path, f"its columns are {', '.join(file.schema_arrow.names)}")
+            # Column by column: a table's own rows would come through pandas.
+            columns = [column.to_pylist() for column in file.read().columns]
     except (OSError, pa.ArrowException) as error:
-        sentence = str(error).splitlines()[0]
-        raise PrepError(
-            f"{path}: cannot be read as the manifest's table: {sentence}.",
-            remedy="`prep adopt DIR` checks the tree and writes a new manifest.",
-        ) from error
-    return [row_type(**values) for values in table.to_pylist()]
+        raise _unusable(path, str(error).splitlines()[0]) from error
+    return [row_type(*values) for values in zip(*columns, strict=True)]
+
+
+def _unusable(path: Path, why: str) -> PrepError:
+    return PrepError(
+        f"{path}: cannot be read as the manifest's table: {why}.",
+        remedy="`prep adopt DIR` checks the tree and writes a new manifest.",
+    )
 
 
 def short_id(dataset_id: str) -> str:

@@ -276,14 +276,19 @@ def _facts(container: InputContainer, stream: VideoStream, reading: _Reading) ->
         codec=context.codec.canonical_name,
         pixel_format=reading.pixel_format or context.pix_fmt or "",
         frames=stream.frames or None,
-        average_rate=stream.average_rate or None,
-        base_rate=stream.base_rate or None,
+        average_rate=_fraction(stream.average_rate),
+        base_rate=_fraction(stream.base_rate),
         duration=_duration(container, stream),
         start=float((first or 0) * time_base),
         rotation=reading.rotation,
         has_audio=bool(container.streams.audio),
         decoder=decoder_name(),
     )
+
+
+def _fraction(rate: Fraction | None) -> Fraction | None:
+    """PyAV 19 has a rational type of its own, which is compared but not formatted as a Fraction is."""
+    return Fraction(rate) if rate else None
 
 
 def _duration(container: InputContainer, stream: VideoStream) -> float | None:

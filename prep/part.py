@@ -29,7 +29,6 @@ class Part:
         self.head = b""
         self._on_bytes = on_bytes
         self._sha256 = hashlib.sha256()
-        self._md5 = hashlib.md5(usedforsecurity=False)
         self._file: BinaryIO
 
     def __enter__(self) -> Self:
@@ -54,11 +53,11 @@ class Part:
     def restart(self) -> None:
         """Forget every byte."""
         with disk_errors(self.path):
-            self._file.seek(0)
-            self._file.truncate()
+            if os.fstat(self._file.fileno()).st_size:
+                self._file.seek(0)
+                self._file.truncate()
         dropped, self.size, self.head = self.size, 0, b""
         self._sha256 = hashlib.sha256()
-        self._md5 = hashlib.md5(usedforsecurity=False)
         if dropped and self._on_bytes:
             self._on_bytes(-dropped)
 
@@ -80,14 +79,21 @@ class Part:
             self.path.unlink(missing_ok=True)
 
     def digest(self, algorithm: str) -> str:
-        """The hash of the bytes so far in hex; `algorithm` is "sha256" or "md5"."""
-        return {"sha256": self._sha256, "md5": self._md5}[algorithm].hexdigest()
+        """The hash of the bytes so far in hex; `algorithm` is "sha256" or "md5".
+
+        Few hosts state an MD5, so it is read from the file when asked for.
+        """
+        if algorithm == "sha256":
+            return self._sha256.hexdigest()
+        with disk_errors(self.path):
+            self._file.flush()
+            self._file.seek(0)
+            return hashlib.file_digest(self._file, algorithm).hexdigest()
 
     def _take(self, chunk: bytes) -> None:
         if len(self.head) < HEAD_BYTES:
             self.head += chunk[: HEAD_BYTES - len(self.head)]
         self._sha256.update(chunk)
-        self._md5.update(chunk)
         self.size += len(chunk)
         if self._on_bytes:
             self._on_bytes(len(chunk))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from itertools import islice
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import TypeVar
 
@@ -17,6 +20,8 @@ __all__ = ["interruptible", "map_threads"]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_SHOW_CURSOR = b"\x1b[?25h"  # a progress bar may have hidden it
+_STOPPED_AT_ONCE = b"prep: Stopped at once.\n      Run the same command again to go on.\n"
 _AHEAD = 4  # items waiting for each thread, so that a million of them are never queued at once
 
 
@@ -34,41 +39,34 @@ def map_threads(
     """
     source = iter(items)
     running: dict[Future[Result], Item] = {}
+    # Done futures come by a queue: waiting on all that run costs each time as many locks.
+    done: SimpleQueue[Future[Result]] = SimpleQueue()
     with ThreadPoolExecutor(jobs, thread_name_prefix="prep") as threads:
         try:
             while True:
-                stopped = cancel is not None and cancel.is_set()
-                if not stopped:
-                    _fill(threads, function, source, running, jobs * _AHEAD)
+                if cancel is not None and cancel.is_set():
+                    _drop_waiting(running)
+                else:
+                    for item in islice(source, jobs * _AHEAD - len(running)):
+                        future = threads.submit(function, item)
+                        running[future] = item
+                        future.add_done_callback(done.put)
                 if not running:
                     break
-                done, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
-                for future in done:
+                future = _next(done)
+                if future in running:  # not one that was dropped
                     yield running.pop(future), future.result()
-                if stopped:
-                    _drop_waiting(running)
-        except BaseException:
-            if cancel is not None:
-                cancel.set()
+        finally:
             _drop_waiting(running)
-            raise
     if cancel is not None and cancel.is_set():
         raise IncompleteError("Stopped as asked.", remedy="Run the same command again to go on.")
 
 
-def _fill(
-    threads: ThreadPoolExecutor,
-    function: Callable[[Item], Result],
-    source: Iterator[Item],
-    running: dict[Future[Result], Item],
-    most: int,
-) -> None:
-    while len(running) < most:
-        try:
-            item = next(source)
-        except StopIteration:
-            return
-        running[threads.submit(function, item)] = item
+def _next(done: SimpleQueue[Future[Result]]) -> Future[Result]:
+    while True:
+        # The time limit lets the main thread look up for a signal.
+        with suppress(Empty):
+            return done.get(timeout=0.5)
 
 
 def _drop_waiting(running: dict[Future[Result], Item]) -> None:
@@ -79,7 +77,7 @@ def _drop_waiting(running: dict[Future[Result], Item]) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set; a second signal stops at once.
+    """An event that Ctrl-C and SIGTERM set; a second signal ends the process at once, with status 3.
 
     Outside the main thread, where Python lets nobody handle signals, nothing sets it.
     """
@@ -87,7 +85,10 @@ def interruptible() -> Iterator[threading.Event]:
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         if cancel.is_set():
-            raise KeyboardInterrupt
+            # Threads may wait on a silent server for as long as its time limit, and Python would
+            # wait for them. What is on the disk is safe against a kill at any moment.
+            os.write(2, _SHOW_CURSOR * os.isatty(2) + _STOPPED_AT_ONCE)
+            os._exit(3)
         cancel.set()
 
     if threading.current_thread() is not threading.main_thread():

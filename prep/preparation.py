@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from prep.errors import PrepError, UsageError
+from prep.layouts.conversations import META
 from prep.manifest import MANIFEST, STATE, Manifest, RecordRow, read_rows
 from prep.recipe import Recipe, Split, built_in, load_recipe, recipe_from
 from prep.stages.adopted import Adoption
 from prep.stages.conversations import prepare_split
+from prep.stages.finished import sound_manifest
 from prep.stages.options import Options, Outcome, Result
-from prep.workspace import attempt_path
+from prep.workspace import attempt_path, ledger_path
 
 __all__ = ["Options", "Result", "adopt", "failures", "prepare"]
 
@@ -33,15 +35,26 @@ def prepare(
     are in the results. A split that cannot be done does not keep the others from being done.
     """
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    asked = options or Options()
+    asked = _checked(options or Options(), chosen)
     splits = chosen.chosen(split)
-    unknown = set(asked.sources) - {item.name for item in chosen.splits}
+    return [_prepare_one(chosen, item, Path(out_root), asked, several=len(splits) > 1) for item in splits]
+
+
+def _checked(options: Options, recipe: Recipe) -> Options:
+    """The options with the splits of `sources` by their own names; raises UsageError for a contradiction."""
+    for other, given in (("--download-only", options.download_only), ("--refresh", options.refresh)):
+        if options.offline and given:
+            raise UsageError(
+                f"--offline and {other} contradict one another.", remedy="Leave out one of them."
+            )
+    names = {alias: item.name for item in recipe.splits for alias in (item.name, *item.aliases)}
+    unknown = sorted(options.sources.keys() - names)
     if unknown:
         raise UsageError(
-            f"--source names the split {sorted(unknown)[0]!r}, which the recipe {chosen.name} has not.",
-            remedy=f"It has: {', '.join(item.name for item in chosen.splits)}.",
+            f"--source names the split {unknown[0]!r}, which the recipe {recipe.name} has not.",
+            remedy=f"It has: {', '.join(item.name for item in recipe.splits)}.",
         )
-    return [_prepare_one(chosen, item, Path(out_root), asked, several=len(splits) > 1) for item in splits]
+    return replace(options, sources={names[name]: where for name, where in options.sources.items()})
 
 
 def _prepare_one(recipe: Recipe, split: Split, out_root: Path, options: Options, *, several: bool) -> Result:
@@ -80,34 +93,39 @@ def adopt(
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory.", remedy="Give the directory that holds meta.json.")
     asked = options or Options()
-    manifest = _sound_manifest(root) if recipe is None else None
+    manifest = sound_manifest(root) if recipe is None else None
     if manifest is not None:
         chosen = recipe_from(manifest.document["recipe"], folder=root, named=str(root / MANIFEST))
-        wanted = _split_named(chosen, manifest.document["split"])
-        asked = _as_before(asked, manifest, wanted)
+        wanted = _one_split(chosen, manifest.document["split"])
+        asked = _as_before(_checked(asked, chosen), manifest, wanted)
     else:
         chosen, wanted = _recipe_for(root, recipe, split)
-        _refuse_other_tree(root, wanted)
+        _refuse_other_tree(root)
+        asked = _checked(asked, chosen)
     adoption = Adoption()
     result = prepare_split(chosen, wanted, root, asked, adopt=adoption)
-    result.findings.extend(adoption.broken)
-    if adoption.unverified:
-        result.notes.append(f"{adoption.unverified} kept clips could not be compared with their server")
-    if adoption.leftovers:
-        done = "removed" if asked.prune else "left alone; --prune removes them"
-        result.notes.append(f"{len(adoption.leftovers)} leftovers of another tool {done}")
+    _report(adoption, result, asked)
     return result, adoption
 
 
-def _sound_manifest(root: Path) -> Manifest | None:
-    try:
-        return Manifest.load(root)
-    except PrepError:
-        return None  # adopting is the remedy for a broken manifest
+def _report(adoption: Adoption, result: Result, options: Options) -> None:
+    """Tell in the result what was found; remove leftovers if that is asked and all is done."""
+    result.findings.extend(adoption.broken)
+    if adoption.unverified:
+        result.notes.append(f"{adoption.unverified} kept clips could not be compared with their server")
+    if adoption.changed:
+        done = "would be rewritten (needs --update)" if options.dry_run else "held another text"
+        result.notes.append(f"{len(adoption.changed)} conversation files {done}, first {adoption.changed[0]}")
+    if adoption.leftovers:
+        prune = options.prune and result.outcome == "complete"
+        if prune:
+            adoption.remove_leftovers(result.root)
+        done = "removed" if prune else "left alone; --prune removes them"
+        result.notes.append(f"{len(adoption.leftovers)} leftovers of another tool {done}")
 
 
 def _as_before(options: Options, manifest: Manifest, split: Split) -> Options:
-    """The options that the finished dataset was made with, so that adopting it changes nothing."""
+    """The options that the finished dataset was made with, where the user gave none."""
     request: dict[str, Any] = manifest.document["request"]
     sources = dict(options.sources)
     if request["source"] == "local" and split.name not in sources:
@@ -116,42 +134,61 @@ def _as_before(options: Options, manifest: Manifest, split: Split) -> Options:
     elif split.name not in sources:
         sources[split.name] = request["source"]
     captions = request["captions"]
-    return replace(
-        options,
-        score_field=request["score_field"],
-        include_caption=bool(captions),
-        caption_field=captions[0] if captions else None,
-        limit=request["limit"],
-        on_bad_bytes=request["on_bad_bytes"],
-        sources=sources,
-    )
+    before = {
+        "score_field": request["score_field"],
+        "include_caption": bool(captions),
+        "caption_field": captions[0] if captions else None,
+        "limit": request["limit"],
+        "on_bad_bytes": request["on_bad_bytes"],
+        "prompt": "builtin" if manifest.document["details"]["prompt"]["origin"] == "builtin" else "auto",
+    }
+    default = Options()
+    kept_back = {
+        name: value for name, value in before.items() if getattr(options, name) == getattr(default, name)
+    }
+    return replace(options, sources=sources, **kept_back)
 
 
-def _split_named(recipe: Recipe, name: str) -> Split:
-    return recipe.chosen(name)[0]
+def _one_split(recipe: Recipe, name: str) -> Split:
+    splits = recipe.chosen(name)
+    if len(splits) != 1:
+        raise UsageError(f"{name!r} is several splits; a tree is one of them.", remedy="Name one split.")
+    return splits[0]
 
 
 def _recipe_for(root: Path, name: str | Path | None, split: str | None) -> tuple[Recipe, Split]:
-    candidates = [load_recipe(name)] if name is not None else [load_recipe(each) for each in built_in()]
-    for recipe in candidates:
-        if split is not None and name is not None:
-            return recipe, _split_named(recipe, split)
+    """The recipe and split of a tree: those given, else by the directory's name."""
+    recipes = {str(each): load_recipe(each) for each in ([name] if name is not None else built_in())}
+    _refuse_download(root, recipes)
+    for recipe in recipes.values():
+        if name is not None and (split is not None or len(recipe.splits) == 1):
+            return recipe, _one_split(recipe, split or recipe.splits[0].name)
         for item in recipe.splits:
-            if item.directory == root.resolve().name:
+            if item.directory == root.resolve().name and split in (None, item.name, *item.aliases):
                 return recipe, item
     raise UsageError(
-        f"{root}: no recipe makes a directory of this name.",
-        remedy="Say what it is, as in `prep adopt DIR --recipe videophy2 --split val`.",
+        f"{root}: no recipe makes a directory of this name" + (f" as split {split!r}." if split else "."),
+        remedy=f"Say what it is, as in `prep adopt {root} --recipe videophy2 --split val`.",
     )
 
 
-def _refuse_other_tree(root: Path, split: Split) -> None:
-    if split.file is not None and (root / split.file).is_file() and not (root / "meta.json").exists():
-        raise UsageError(
-            f"{root} is a download of the source ({split.file}), not a prepared tree.",
-            remedy=f"Prepare from it: `--split {split.name} --source {split.name}={root}`.",
-        )
-    if not any((root / name).exists() for name in ("meta.json", "media", "text")):
+def _refuse_download(root: Path, recipes: Mapping[str, Recipe]) -> None:
+    """Refuse a folder that holds a source's table instead of a prepared tree."""
+    if (root / META).exists():
+        return
+    for given, recipe in recipes.items():
+        command = given if given in built_in() else f"prepare {given}"
+        for split in recipe.splits:
+            if split.file is not None and (root / split.file).is_file():
+                raise UsageError(
+                    f"{root} is a download of the source ({split.file}), not a prepared tree.",
+                    remedy=f"Prepare from it: `prep {command} --split {split.name} "
+                    f"--source {split.name}={root}`.",
+                )
+
+
+def _refuse_other_tree(root: Path) -> None:
+    if not any((root / name).exists() for name in (META, "media", "text")):
         raise UsageError(
             f"{root} holds neither meta.json nor media/ nor text/.",
             remedy="Give the directory of a conversations tree.",
@@ -168,11 +205,20 @@ def failures(directory: str | Path) -> tuple[str, Sequence[RecordRow]]:
     if attempt.is_file():
         rows, of = read_rows(attempt, RecordRow), "the unfinished run"
     else:
-        manifest = Manifest.load(root)
-        if manifest is None:
-            raise UsageError(
-                f"{root} has no manifest and no unfinished run.",
-                remedy="Give the directory of a dataset, such as data/videophy2_val.",
-            )
-        rows, of = manifest.records(), "the finished dataset"
+        rows, of = _finished(root).records(), "the finished dataset"
     return of, [row for row in rows if row.status == "failed"]
+
+
+def _finished(root: Path) -> Manifest:
+    manifest = Manifest.load(root)
+    if manifest is not None:
+        return manifest
+    if ledger_path(root).exists():
+        raise UsageError(
+            f"The run in {root} has not come to its end, and has noted no failures yet.",
+            remedy="Run the same command again; it goes on where it stopped.",
+        )
+    raise UsageError(
+        f"{root} has no manifest and no unfinished run.",
+        remedy="Give the directory of a dataset, such as data/videophy2_val.",
+    )

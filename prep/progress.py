@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-__all__ = ["PLAIN_SECONDS", "Progress", "bytes_text", "progress", "seconds_text"]
+__all__ = ["PLAIN_SECONDS", "Progress", "bytes_text", "plain_line", "progress", "seconds_text"]
 
 PLAIN_SECONDS = 30.0
+_BAR = 20  # characters; with the rest of the line it fits 80 columns
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -55,10 +57,22 @@ class _Silent:
         pass
 
 
-class _Plain(_Silent):
+class _Counting(_Silent):
+    """Counts the bytes, which come from any thread."""
+
     def __init__(self, label: str, total: int) -> None:
-        self.label, self.total = label, total
-        self.done = self.size = 0
+        self.label, self.total, self.size = label, total, 0
+        self._lock = threading.Lock()
+
+    def received(self, size: int) -> None:
+        with self._lock:
+            self.size += size
+
+
+class _Plain(_Counting):
+    def __init__(self, label: str, total: int) -> None:
+        super().__init__(label, total)
+        self.done = 0
         self.began = self.said = time.monotonic()
 
     def advance(self, items: int = 1) -> None:
@@ -66,41 +80,54 @@ class _Plain(_Silent):
         now = time.monotonic()
         if now - self.said >= PLAIN_SECONDS:
             self.said = now
-            sys.stderr.write(self.line(now - self.began) + "\n")
-
-    def received(self, size: int) -> None:
-        self.size += size
-
-    def line(self, seconds: float) -> str:
-        """The line after so many seconds: done, total, rate and the time still to go."""
-        rate = self.done / seconds if seconds else 0.0
-        left = seconds_text((self.total - self.done) / rate) if rate else "unknown"
-        return (
-            f"{self.label}: {self.done}/{self.total} ({self.done / self.total:.0%}), "
-            f"{bytes_text(self.size)}, {rate:.1f}/s, {left} to go"
-        )
+            line = plain_line(self.label, self.done, self.total, self.size, now - self.began)
+            sys.stderr.write(f"{line}\n")
 
 
-class _Terminal(_Silent):
-    def __init__(self, label: str, total: int) -> None:
-        self.label, self.total = label, total
-        self.bar: Bar
-        self.size = 0
+def plain_line(label: str, done: int, total: int, size: int, seconds: float) -> str:
+    """The line after so many seconds: done of the total, bytes, rate and the time still to go."""
+    rate = done / seconds if seconds else 0.0
+    left = seconds_text((total - done) / rate) if rate else "unknown time"
+    share = f"{done / total:.0%}" if total else "100%"
+    return f"{label}: {done}/{total} ({share}), {bytes_text(size)}, {rate:.1f}/s, {left} to go"
+
+
+class _Terminal(_Counting):
+    """A bar that a clock redraws, so that the bytes of a large file are seen while it comes."""
 
     def __enter__(self) -> _Terminal:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            ProgressColumn,
+            Task,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+        from rich.table import Column
+        from rich.text import Text
 
-        self.bar = Progress(
+        counting = self
+
+        class Traffic(ProgressColumn):
+            """Bytes so far, and items a second."""
+
+            def render(self, task: Task) -> Text:
+                rate = f"  {task.speed:.1f}/s" if task.speed else ""
+                return Text(bytes_text(counting.size) + rate)
+
+        self.bar: Bar = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[size]}  {task.fields[rate]}"),
-            TimeRemainingColumn(),
+            BarColumn(bar_width=_BAR),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            Traffic(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
             console=Console(stderr=True),
         )
         self.bar.start()
-        self.task = self.bar.add_task(self.label, total=self.total, size="", rate="")
+        self.task = self.bar.add_task(self.label, total=self.total)
         return self
 
     def __exit__(
@@ -109,18 +136,13 @@ class _Terminal(_Silent):
         self.bar.stop()
 
     def advance(self, items: int = 1) -> None:
-        speed = self.bar.tasks[0].speed
-        rate = f"{speed:.1f}/s" if speed else ""
-        self.bar.update(self.task, advance=items, size=bytes_text(self.size), rate=rate)
-
-    def received(self, size: int) -> None:
-        self.size += size
+        self.bar.advance(self.task, items)
 
 
 def bytes_text(size: float) -> str:
     """A size for people, in decimal units."""
     for unit in _UNITS:
-        if size < 1000 or unit == _UNITS[-1]:
+        if round(size, 1) < 1000 or unit == _UNITS[-1]:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     raise AssertionError("unreachable: the last unit takes any size")

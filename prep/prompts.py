@@ -67,7 +67,7 @@ def expected_prompt(rule: Mapping[str, Any], choice: str, upstream: Path | None 
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise UsageError(
             f"There is no prompt file {str(path)!r}.",
@@ -75,6 +75,9 @@ def _read(path: Path) -> str:
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"The prompt file {path} cannot be read: {error}.") from error
+    if not text.strip():
+        raise UsageError(f"The prompt file {path} is empty.", remedy="Write the question into it.")
+    return text
 
 
 def _from_upstream(rule: Mapping[str, Any], upstream: Path | None, offline: bool) -> Prompt:

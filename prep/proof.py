@@ -7,6 +7,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -22,7 +23,7 @@ from prep.recipe import canonical_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Proof", "check_sizes", "load_proof", "table_batches", "table_digest"]
+__all__ = ["Proof", "check_sizes", "holds_content_twice", "load_proof", "table_batches", "table_digest"]
 
 TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "files": ("path", "size", "sha256", "known", "role"),
@@ -40,7 +41,6 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 _BATCH: Final = 1 << 16
-_ESCAPED: Final = r'["\\\x00-\x1f]'
 
 Emit = Callable[[Finding], None]
 TableName = Literal["files", "records"]
@@ -131,12 +131,18 @@ def _table_path(proof: Proof, table: str) -> str:
 def _check_tables(proof: Proof) -> Iterator[Finding]:
     import pyarrow as pa
 
-    for table, columns in TABLES.items():
+    # Arrow and sha256 release the lock, so that the two tables take the time of one.
+    with ThreadPoolExecutor(len(TABLES)) as threads:
+        digests = {
+            table: threads.submit(table_digest, proof.root / _table_path(proof, table), columns)
+            for table, columns in TABLES.items()
+        }
+    for table, computed in digests.items():
         entry = proof.part("tables").get(table)
         stated = entry if isinstance(entry, dict) else {}
         path = _table_path(proof, table)
         try:
-            rows, digest = table_digest(proof.root / path, columns)
+            rows, digest = computed.result()
         except (OSError, pa.ArrowException) as error:
             yield found(
                 "MAN002", path, f"cannot be read: {(str(error) or type(error).__name__).splitlines()[0]}"
@@ -223,28 +229,41 @@ def table_digest(path: Path, columns: tuple[str, ...]) -> tuple[int, str]:
     return rows, digest.hexdigest()
 
 
-def _json_lines(columns: list[Any]) -> bytes | memoryview:
+def _json_lines(columns: list[Any]) -> bytes:
     """Each row as a JSON array and a newline."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     parts: list[Any] = ["["]
+    quotes = 0
     for column in columns:
         text = pa.types.is_string(column.type)
-        if text and pc.any(pc.match_substring_regex(column, _ESCAPED)).as_py():
-            rows = zip(*(each.to_pylist() for each in columns), strict=True)
-            return b"".join(orjson.dumps(row) + b"\n" for row in rows)
+        quotes += 2 * (len(column) - column.null_count) if text else 0
         spelt = pc.binary_join_element_wise('"', column, '"', "") if text else column.cast(pa.string())
         parts += [pc.fill_null(spelt, "null"), ","]
     parts[-1] = "]\n"
     lines = pc.binary_join_element_wise(*parts, "")
     offsets, data = lines.buffers()[1:]
     ends = memoryview(offsets).cast("i")
-    return memoryview(data)[ends[lines.offset] : ends[lines.offset + len(lines)]]
+    joined = memoryview(data)[ends[lines.offset] : ends[lines.offset + len(lines)]].tobytes()
+    if _is_escaped(joined, quotes, len(lines)):
+        rows = zip(*(column.to_pylist() for column in columns), strict=True)
+        return b"".join(orjson.dumps(row) + b"\n" for row in rows)
+    return joined
 
 
-def check_sizes(proof: Proof, seen: array[int], sizes: array[int], emit: Emit) -> None:
+def _is_escaped(joined: bytes, quotes: int, rows: int) -> bool:
+    """Whether JSON would spell some text otherwise: one with a quote, a backslash or a control character."""
+    import numpy as np
+
+    controls = int(np.count_nonzero(np.frombuffer(joined, np.uint8) < ord(" ")))
+    return controls != rows or joined.count(b'"') != quotes or b"\\" in joined
+
+
+def check_sizes(proof: Proof, seen: array[int], sizes: array[int], emit: Emit) -> tuple[array[int], set[str]]:
     """FIL003 and FIL005: each file of the table is there with its size.
+
+    Returns the hashes of the table's paths, and the paths that stand outside the dataset.
 
     `seen` and `sizes` are the files that a scan looked at: hashes of their paths, and bytes (-1
     where there is none, which the scan has reported, as it has empty files).
@@ -255,8 +274,13 @@ def check_sizes(proof: Proof, seen: array[int], sizes: array[int], emit: Emit) -
         np.frombuffer(seen, np.int64) if len(seen) else np.empty(0, np.int64), return_index=True
     )
     known = (np.frombuffer(sizes, np.int64) if len(sizes) else np.empty(0, np.int64))[order]
+    listed = array("q")
+    external: set[str] = set()
     for paths, stated, how in proof.columns("files", "path", "size", "known"):
-        wanted = np.fromiter((hash(path) for path in paths), np.int64, len(paths))
+        wanted = np.fromiter(map(hash, paths), np.int64, len(paths))
+        listed.frombytes(wanted.tobytes())
+        if "external" in how:
+            external.update(path for path, known_by in zip(paths, how, strict=True) if known_by == "external")
         found_at = np.searchsorted(hashes, wanted).clip(max=max(len(hashes) - 1, 0))
         was_seen = hashes[found_at] == wanted if len(hashes) else np.zeros(len(paths), bool)
         actual = np.where(was_seen, known[found_at], 0) if len(hashes) else np.zeros(len(paths), np.int64)
@@ -264,6 +288,19 @@ def check_sizes(proof: Proof, seen: array[int], sizes: array[int], emit: Emit) -
         for at in np.flatnonzero(~agrees).tolist():
             size = int(actual[at]) if was_seen[at] else _size(proof.root / paths[at])
             _compare(paths[at], size, stated[at], how[at], emit)
+    return listed, external
+
+
+def holds_content_twice(proof: Proof) -> bool:
+    """Whether two files of the table have one sha256; costs little where none do, as is usual."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if "files" not in proof.usable:
+        return False
+    batches = table_batches(proof.root / _table_path(proof, "files"), ("sha256",))
+    digests = pa.chunked_array([batch.column(0) for batch in batches], pa.string()).drop_null()
+    return bool(pc.count_distinct(digests).as_py() < len(digests))
 
 
 def _compare(path: str, size: int | None, stated: int, how: str, emit: Emit) -> None:

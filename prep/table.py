@@ -165,13 +165,16 @@ class Table:
         places = _places(lines)
         problems: list[RowProblem] = []
         names = {at: name for name, at in self._used.items()}
+        unused: tuple[int, Place] | None = None
         for at, value in enumerate(fields):
             count = len(_BAD.findall(value))
             if count and at in names:
                 problems.append(self._bad_field(names[at], count, places[0]))
-            elif count:
-                self._note_unused(at, places[0])
+            elif count and unused is None:
+                unused = at, places[0]
             places = places[count:]
+        if unused is not None:
+            self._note_unused(*unused)
         replaced = next(csv.reader(_replaced(text) for _, _, text in lines))
         if self._on_bad_bytes == "fail" or not problems:
             return replaced, problems
@@ -281,11 +284,16 @@ def _parsed(
             return
         if lines.ended:
             raise _unclosed(name, lines.row)
-        if fields:
+        if fields and not _is_blank(lines.row):
             yield lines.row, fields
             continue
         notes.blank_lines += 1
         notes.first_blank_line = notes.first_blank_line or lines.row[0][0]
+
+
+def _is_blank(lines: list[tuple[int, int, str]]) -> bool:
+    """Whether a record is one line of nothing but spaces and tabs; in quotes they would be a value."""
+    return len(lines) == 1 and not lines[0][2].strip(" \t\r\n")
 
 
 def _too_long(name: str, line: int, error: csv.Error) -> PrepError:

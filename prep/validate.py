@@ -25,7 +25,7 @@ from prep.layouts.conversations_turns import IMAGES, Wanted
 from prep.layouts.disk import check_disk
 from prep.layouts.repeats import THRESHOLDS
 from prep.manifest import MANIFEST, STATE
-from prep.proof import Proof, check_sizes, load_proof
+from prep.proof import Proof, check_sizes, holds_content_twice, load_proof
 from prep.recognise import find_datasets, other_layout
 from prep.rules import guarded
 from prep.workspace import held_by, ledger_path
@@ -235,12 +235,7 @@ class _Dataset:
         named = [scanned.media, scanned.conversations]
         external: set[str] = set()
         if proof is not None:
-            self.guarded("check_sizes", lambda: self.sizes(proof, scanned))
-            listed = array("q")
-            for paths, how in proof.columns("files", "path", "known"):
-                listed.extend(map(hash, paths))
-                external.update(path for path, known in zip(paths, how, strict=True) if known == "external")
-            named.append(listed)
+            self.guarded("check_sizes", lambda: self.sizes(proof, scanned, named, external))
         if not scanned.complete:
             self.report.skip("files that no record names", f"{self.below or '.'}: {META} cannot be read")
         self.guarded("check_disk", lambda: self.disk(tree, named, external, strays=scanned.complete))
@@ -251,14 +246,18 @@ class _Dataset:
         for finding in guarded(name, META, rule):
             self.emit(finding)
 
-    def sizes(self, proof: Proof, scanned: Scanned) -> Iterator[Finding]:
-        """FIL003, FIL005 and MAN003: the tree against the manifest."""
-        check_sizes(
+    def sizes(
+        self, proof: Proof, scanned: Scanned, named: list[array[int]], external: set[str]
+    ) -> Iterator[Finding]:
+        """FIL003, FIL005 and MAN003: the tree against the manifest; adds to what is named and outside."""
+        listed, outside = check_sizes(
             proof,
             scanned.media + scanned.conversations,
             scanned.media_sizes + scanned.conversation_sizes,
             self.emit,
         )
+        named.append(listed)
+        external |= outside
         kept = proof.part("counts").get("kept")
         if scanned.complete and isinstance(kept, int) and kept != scanned.records:
             message = f"{scanned.records} entries in {META}; the manifest states {kept} kept"
@@ -291,6 +290,8 @@ class _Dataset:
 
         def pairs() -> Iterator[tuple[str, str]]:
             if proof is not None and "files" in proof.usable:
+                if not holds_content_twice(proof):
+                    return
                 for paths, digests, roles in proof.columns("files", "path", "sha256", "role"):
                     for path, digest, role in zip(paths, digests, roles, strict=True):
                         if digest and role == "payload":

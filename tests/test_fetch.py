@@ -41,7 +41,7 @@ def part(tmp_path: Path) -> Path:
 
 
 def fetch(url: str, part: Path, attempts: int = 4, timeout: float = 5.0) -> Fetched:
-    with UrlFetcher(jobs=2, attempts=attempts, timeout=timeout, backoff=0.01) as fetcher:
+    with UrlFetcher(attempts=attempts, timeout=timeout, backoff=0.01) as fetcher:
         return fetcher.fetch(url, part)
 
 
@@ -115,7 +115,7 @@ def test_many_threads_share_one_fetcher(hub: LoopbackHub, tmp_path: Path) -> Non
 
     bodies = [MEDIA + bytes([number]) for number in range(24)]
     urls = [hub.add_file(f"{number}.mp4", body) for number, body in enumerate(bodies)]
-    with UrlFetcher(jobs=3) as fetcher, ThreadPoolExecutor(8) as pool:
+    with UrlFetcher() as fetcher, ThreadPoolExecutor(8) as pool:
         got = list(pool.map(lambda at: fetcher.fetch(urls[at], tmp_path / str(at)), range(24)))
     assert [each.sha256 for each in got] == [hashlib.sha256(body).hexdigest() for body in bodies]
 

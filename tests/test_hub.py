@@ -153,10 +153,11 @@ def test_bytes_that_stay_wrong_are_an_error(hub: LoopbackHub) -> None:
     assert download(got, "videos/clip.mp4").read_bytes() == VIDEO
 
 
-def test_a_cut_body_is_fetched_to_its_end(hub: LoopbackHub) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.CUT, FaultKind.RESET])
+def test_a_cut_body_is_fetched_to_its_end(hub: LoopbackHub, kind: FaultKind) -> None:
     hub.add_repo(REPO, FILES)
     got = listing(REPO)
-    hub.faults.set("clip.mp4", Fault(FaultKind.CUT, after_bytes=1000), times=1)
+    hub.faults.set("clip.mp4", Fault(kind, after_bytes=1000), times=1)
     assert download(got, "videos/clip.mp4").read_bytes() == VIDEO
 
 

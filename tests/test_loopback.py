@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Iterator
@@ -464,9 +465,13 @@ def test_faults_reach_the_hub_half(hub: LoopbackHub, api: HfApi, tmp_path: Path)
     with pytest.raises(OSError, match="Consistency check failed"):
         hf_hub_download(REPO, "a.mp4", **where)
     hub.faults.set("a.mp4", Fault(FaultKind.CUT, after_bytes=1000), times=1)
+    hub.clear_requests()
+    # Clients of 0.x and the first of 1.x give up here.
+    with contextlib.suppress(OSError, httpx.RemoteProtocolError):
+        hf_hub_download(REPO, "a.mp4", **where)
     assert Path(hf_hub_download(REPO, "a.mp4", **where)).read_bytes() == BODY
     # The client reads blocks of 10 MB and drops a partial one, so it begins this file anew.
-    assert [record.status for record in hub.requests[-3:]] == [302, 200, 200]
+    assert [record.status for record in hub.requests if record.status != 302] == [200, 200]
     hub.faults.set("a.csv", Fault(FaultKind.NOT_FOUND), times=1)
     with pytest.raises(EntryNotFoundError):
         hf_hub_download(REPO, "a.csv", **where)

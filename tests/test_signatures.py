@@ -19,7 +19,7 @@ POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{OID}\nsize 1
 def zipped() -> bytes:
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as archive:
-        archive.writestr("a.csv", "a,b\n")
+        archive.writestr(zipfile.ZipInfo("a.csv"), "a,b\n")  # with a date of its own, not today's
     return target.getvalue()
 
 
@@ -43,13 +43,14 @@ def tarred() -> bytes:
         (b'[\n  {"id": 1}\n]', "JSON text"),
         (b"[1, 2]", "JSON text"),
         (b"{}", "JSON text"),
-        (gzip.compress(b"a,b\n1,2\n"), "gzip data"),
+        (gzip.compress(b"a,b\n1,2\n", mtime=0), "gzip data"),
         (b"\x28\xb5\x2f\xfd\x04\x00", "zstd data"),
         (zipped(), "a zip archive"),
         (tarred()[:HEAD_BYTES], "a tar archive"),
         (b"PAR1\x15\x04\x15\x10", "a parquet file"),
         ("a,b".encode("utf-16"), "UTF-16 text"),
     ],
+    ids=lambda value: "head" if isinstance(value, bytes) else None,
 )
 def test_it_names_what_the_bytes_are(head: bytes, name: str) -> None:
     assert looks_like(head) == name

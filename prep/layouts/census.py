@@ -21,6 +21,8 @@ class Census:
     def __init__(self) -> None:
         self._usual = 0
         self._first = 0
+        self._plain = 0
+        self._plain_path = ""
         self._odd: dict[tuple[str, str], list[Any]] = {}
         self._turns: dict[tuple[str, type], list[Any]] = {}
 
@@ -37,6 +39,12 @@ class Census:
         for key, value in entry.items():
             shape = _shape(value)
             self._odd.setdefault((str(key), shape), [0, f"/{index}/{key}"])[0] += 1
+
+    def take_plain(self, path: str) -> None:
+        """Count a conversation as `prep` writes it: an object, each content a list."""
+        if not self._plain:
+            self._plain_path = path
+        self._plain += 1
 
     def take_turns(self, document: Any, turns: Turns) -> None:
         """Count the shapes of a conversation: the document's own, and each role's content."""
@@ -68,6 +76,10 @@ class Census:
 
     def _report_turns(self, emit: Callable[[Finding], None]) -> None:
         fields: dict[str, dict[str, list[Any]]] = {}
+        if self._plain:
+            for key in (("user", list), ("assistant", list), ("", dict)):
+                count = self._turns.get(key, [0])[0]
+                self._turns[key] = [count + self._plain, self._plain_path]
         for (role, kind), (count, path) in self._turns.items():
             fields.setdefault(role, {})[_NAMES.get(kind, kind.__name__)] = [count, path]
         for role, shapes in fields.items():

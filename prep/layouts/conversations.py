@@ -8,11 +8,13 @@ ASCII-escaped JSON, as upstream opens them in the locale's encoding.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
+from pathlib import PurePosixPath
 from typing import Any
 
 from prep.errors import UsageError
@@ -20,6 +22,7 @@ from prep.errors import UsageError
 __all__ = ["META", "Answer", "Layout", "RejectedAnswerError", "meta_json"]
 
 META = "meta.json"
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _FIELD = re.compile(r"\\\{row(?::0(\d+)d)?\\\}")
 
 
@@ -54,6 +57,14 @@ class Layout:
         )
         for pattern in (layout.id_pattern, layout.media_pattern, layout.conversation_pattern):
             _check_pattern(pattern)
+        for path in (layout.media(1), layout.conversation(1)):
+            _check_place(path)
+        if layout.is_media(layout.conversation(1)) or layout.is_conversation(layout.media(1)):
+            raise UsageError(
+                f"The record patterns {layout.media_pattern!r} and {layout.conversation_pattern!r} "
+                "give media and conversations the same names.",
+                remedy="Give each its own folder or ending.",
+            )
         return layout
 
     def entry(self, row: int) -> dict[str, str]:
@@ -105,6 +116,17 @@ def _check_pattern(pattern: str) -> None:
         )
 
 
+def _check_place(path: str) -> None:
+    """Refuse a file that would stand outside the dataset, or among our own notes."""
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or any(part.startswith(".") for part in pure.parts) or "\0" in path:
+        raise UsageError(
+            f"The record pattern for {path!r} leaves the dataset, or is hidden in it.",
+            remedy="Write a path below the dataset's directory, without `..` and leading dots.",
+        )
+
+
+@functools.cache
 def _regex(pattern: str) -> re.Pattern[str]:
     def digits(field: re.Match[str]) -> str:
         return rf"\d{{{field[1] or 1},}}"
@@ -148,15 +170,15 @@ class Answer:
         if self.kind == "text":
             return cell
         if self.kind == "words":
-            return self._word(_TRUTH.get(value.lower(), value))
+            return self._word(value)
         number = _whole_number(value)
         if number is None:
-            raise RejectedAnswerError("not_an_integer", f"{value!r} is not a whole number")
+            raise RejectedAnswerError("not_an_integer", f"{_shown(value)} is not a whole number")
         if not self.minimum <= number <= self.maximum:
             raise RejectedAnswerError(
-                "outside_scale", f"{number} is outside {self.minimum} to {self.maximum}"
+                "outside_scale", f"{_shown(value)} is outside {self.minimum} to {self.maximum}"
             )
-        return str(number)
+        return str(int(number))
 
     def allows(self, answer: str) -> bool:
         """Whether an answer's text is one that this rule writes."""
@@ -167,18 +189,26 @@ class Answer:
     def _word(self, value: str) -> str:
         words = self.words or {}
         number = _whole_number(value)
-        key = value if number is None else str(number)
-        if key not in words:
-            raise RejectedAnswerError("unknown_word", f"{value!r} is none of {', '.join(words)}")
-        return words[key]
+        plain = value if number is None else f"{number.to_integral_value() + 0:f}"  # +0: -0 is 0
+        for key in (value, _TRUTH.get(value.lower(), value), plain):
+            if key in words:
+                return words[key]
+        raise RejectedAnswerError("unknown_word", f"{_shown(value)} is none of {', '.join(words)}")
 
 
 _TRUTH = {"true": "1", "false": "0"}  # as a table that was saved with logical columns spells them
 
 
-def _whole_number(value: str) -> int | None:
-    try:
-        number = Decimal(value)
-        return int(number) if number == number.to_integral_value() else None
-    except (InvalidOperation, OverflowError):
+_SHOWN = 40
+
+
+def _shown(cell: str) -> str:
+    return repr(cell if len(cell) <= _SHOWN else f"{cell[:_SHOWN]}…")
+
+
+def _whole_number(cell: str) -> Decimal | None:
+    """The whole number that a cell spells, as 4, 4.0 and 4e0 do; however large it is."""
+    if not _NUMBER.fullmatch(cell):
         return None
+    number = Decimal(cell)
+    return number if number == number.to_integral_value() else None

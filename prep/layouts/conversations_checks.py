@@ -23,8 +23,9 @@ from prep.documents import BrokenDocumentError, array_elements, diagnosed, parse
 from prep.findings import Finding, found
 from prep.layouts import envelope
 from prep.layouts.census import Census
+from prep.layouts.conversation_shape import shape_findings
 from prep.layouts.conversations import META
-from prep.layouts.conversations_turns import CONVERSATION, RULES, Turns, Wanted, read_turns
+from prep.layouts.conversations_turns import CONVERSATION, RULES, Turns, Wanted, plain_question, read_turns
 from prep.layouts.repeats import common_texts, repeated_ids, repeated_media
 from prep.rules import applied, guarded
 from prep.signatures import lfs_oid
@@ -150,6 +151,8 @@ class _Scan:
     def entries(self, indices: Iterable[int]) -> dict[int, dict[str, Any]]:
         """The entries at some positions, read again."""
         wanted = set(indices)
+        if not wanted:
+            return {}
         chosen = ((at, entry) for at, entry in enumerate(_entries(self.tree)) if at in wanted)
         return {at: entry for at, entry in chosen if isinstance(entry, dict)}
 
@@ -170,16 +173,15 @@ class _Scan:
             self.unusual_entry(index, entry)
         else:
             self.census.take_usual(index)
-        name = entry["id"]
-        seen.ids.append(hash(name) if name else 0)
-        media = self.media(index, entry["media"])
-        path = entry["conversation"]
+        name, media, path = entry["id"], entry["media"], entry["conversation"]
+        if _is_odd(media):
+            media = self.safe(index, "media", media)
         if _is_odd(path):
             path = self.safe(index, "conversation", path)
-        size = _UNKNOWN
-        question = 0
-        if path:
-            size, question = self.conversation(path, media, index)
+        seen.ids.append(hash(name) if name else 0)
+        seen.media.append(hash(media) if media else 0)
+        seen.media_sizes.append(self.media(index, media) if media else _UNKNOWN)
+        size, question = self.conversation(path, media, index) if path else (_UNKNOWN, 0)
         seen.conversations.append(hash(path) if path else 0)
         seen.conversation_sizes.append(size)
         seen.questions.append(question)
@@ -214,25 +216,18 @@ class _Scan:
             self.emit(found("FIL011", META, f"{name!r} is not below the dataset's directory", place=place))
         return safe or ""
 
-    def media(self, index: int, name: str) -> str:
-        """Look at a record's media; its path below the root, or nothing."""
-        seen = self.seen
-        if _is_odd(name):
-            name = self.safe(index, "media", name)
-        seen.media.append(hash(name) if name else 0)
-        size = _UNKNOWN
-        if name:
-            try:
-                state = os.stat(name, dir_fd=self.folder)
-            except OSError as error:
-                self.absent(index, "media", name, error)
-            else:
-                size = state.st_size
-                usual = size >= _POINTER_SIZE and state.st_mode & _KIND_AND_READABLE == _PLAIN_FILE
-                if not usual and self.is_first(name):
-                    self.unusual_media(name, state)
-        seen.media_sizes.append(size)
-        return name
+    def media(self, index: int, name: str) -> int:
+        """Look at a record's media; its size in bytes."""
+        try:
+            state = os.stat(name, dir_fd=self.folder)
+        except OSError as error:
+            self.absent(index, "media", name, error)
+            return _UNKNOWN
+        size = state.st_size
+        usual = size >= _POINTER_SIZE and state.st_mode & _KIND_AND_READABLE == _PLAIN_FILE
+        if not usual and self.is_first(name):
+            self.unusual_media(name, state)
+        return size
 
     def unusual_media(self, name: str, state: os.stat_result) -> None:
         """Report media that is no file, is not readable, is empty, or is a Git-LFS pointer."""
@@ -282,8 +277,13 @@ class _Scan:
             self.emit(found("TXT008", path, f"{count} bytes beyond ASCII; expected JSON with ASCII escapes"))
         if self.tree.enveloped:
             document = self.unwrapped(document, path)
-        if not schemas.is_valid(CONVERSATION, document):
-            _emit_all(self.emit, schemas.broken(CONVERSATION, document, path))
+        question = plain_question(document, media, self.tree.wanted)
+        if question is not None:
+            self.census.take_plain(path)
+            return len(data), hash(question)
+        findings = shape_findings(document, path)
+        if findings:
+            _emit_all(self.emit, findings)
             return len(data), 0
         return len(data), self.turns(document, path, media)
 
@@ -354,9 +354,7 @@ def _read(path: str, folder: int) -> bytes:
 
 def _is_odd(path: str) -> bool:
     """Whether a path is not plainly one below the root; most are, so this must cost little."""
-    return (
-        not path or path[0] in "/." or "/." in path or "//" in path or "\0" in path or not path.isprintable()
-    )
+    return path[:1] in "/." or "/." in path or "//" in path or "\0" in path or not path.isascii()
 
 
 def _below(root: Path, name: str) -> str | None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from prep.findings import Finding, found
 from prep.layouts.conversations import Answer
 
-__all__ = ["CONVERSATION", "IMAGES", "RULES", "VIDEOS", "Turns", "Wanted", "read_turns"]
+__all__ = ["CONVERSATION", "IMAGES", "RULES", "VIDEOS", "Turns", "Wanted", "plain_question", "read_turns"]
 
 CONVERSATION: Final = "conversations-conversation"
 VIDEOS: Final = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".gif", ".ts")
@@ -26,6 +26,8 @@ _MISSING: Final = frozenset(("nan", "NaN", "None", "null", "<NA>", "NaT"))
 _LABEL: Final = "Caption:"
 _TURN_KEYS: Final = frozenset(("role", "content", "reasoning_content"))
 _SHOWN = 60
+_PLAIN_LENGTH = 16  # no missing value is spelt as long
+_REMEMBERED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,18 @@ class Wanted:
 
     answer: Answer | None = None
     caption: str = _LABEL
+    plain: set[str] = field(default_factory=set, compare=False)
+    """Answers that were found to be right before; at most `_REMEMBERED`."""
+
+    def is_plain(self, answer: str) -> bool:
+        """Whether no rule on answers can find anything in this text (which has no placeholder)."""
+        if answer in self.plain:
+            return True
+        text = answer.strip()
+        right = bool(text) and text not in _MISSING and (self.answer is None or self.answer.allows(answer))
+        if right and len(self.plain) < _REMEMBERED:
+            self.plain.add(answer)
+        return right
 
     @classmethod
     def of(cls, recipe: Mapping[str, Any], request: Mapping[str, Any]) -> Wanted:
@@ -88,6 +102,38 @@ def read_turns(turns: list[dict[str, Any]], path: str, media: str, wanted: Wante
                     blocks.append((number, kind, block[kind]))
         (answers if role == "assistant" else questions).append((number, text))
     return Turns(path, media, roles, blocks, questions, answers, extra, turns, wanted)
+
+
+def plain_question(document: Any, media: str, wanted: Wanted) -> str | None:
+    """The question of a conversation as `prep` writes it, in which no rule finds anything; else None.
+
+    Most conversations are such, and a glance is several times cheaper than the schema and the
+    rules. It may only say less than they do: what it lets pass, they let pass.
+    """
+    try:
+        user, assistant = document["conversations"]
+        block, asked = user["content"]
+        (told,) = assistant["content"]
+        question, answer = asked["text"], told["text"]
+        shaped = (
+            len(document) == 1
+            and len(user) == len(assistant) == len(block) == len(asked) == len(told) == 2
+            and user["role"] == "user"
+            and assistant["role"] == "assistant"
+            and block["type"] == "video"
+            and asked["type"] == told["type"] == "text"
+            and block["video"].__class__ is question.__class__ is answer.__class__ is str
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+    if not shaped or not block["video"] or media[-4:] != ".mp4":
+        return None
+    if "<" in question or "<" in answer or len(question) < _PLAIN_LENGTH or question.isspace():
+        return None
+    start = question.rfind(wanted.caption)
+    if start >= 0 and question[start + len(wanted.caption) :][:32].strip() in _MISSING:
+        return None
+    return question if wanted.is_plain(answer) else None
 
 
 Rule = Callable[[Turns], Iterable[Finding]]
@@ -193,7 +239,7 @@ def no_missing_values(turns: Turns) -> Iterable[Finding]:
     """REC009: no text, and no caption in a question, is a missing value spelt out."""
     findings = []
     for number, text in (*turns.questions, *turns.answers):
-        if len(text) < 16 and text.strip() in _MISSING:
+        if len(text) < _PLAIN_LENGTH and text.strip() in _MISSING:
             findings.append(_at("REC009", turns, number, f"the whole text is {text.strip()!r}"))
     label = turns.wanted.caption
     for number, text in turns.questions:

@@ -55,7 +55,7 @@ def check_disk(
     import numpy as np
 
     parts = [np.zeros(1, np.int64), *(np.frombuffer(part, np.int64) for part in named if len(part))]
-    known = np.unique(np.concatenate(parts))
+    known = np.sort(np.concatenate(parts))
     real_root = os.path.realpath(root)
     folders = [""]
     while folders:
@@ -66,22 +66,30 @@ def check_disk(
             emit(found("FIL014", below, f"the folder cannot be listed: {error.strerror}"))
             continue
         _names_differ(below, [entry.name for entry in entries], emit)
-        names, inner = [], []
+        names: list[str] = []
+        inner: list[str] = []
+        prefix = f"{below}/" if below else ""
+        links: list[tuple[str, str]] = []
         for entry in entries:
-            path = f"{below}/{entry.name}" if below else entry.name
-            if entry.is_symlink() and path not in external:
-                _check_link(entry.path, path, real_root, emit)
-            if entry.is_dir(follow_symlinks=False):
+            path = prefix + entry.name
+            if entry.is_symlink():
+                links.append((path, entry.path))
+                if not entry.is_dir():
+                    names.append(path)
+            elif entry.is_dir(follow_symlinks=False):
                 inner.append(path)
-            elif not entry.is_symlink() or not entry.is_dir():
+            else:
                 names.append(path)
-        folders += [path for path in reversed(inner) if _is_walked(root, path)]
+        for path, link in sorted(links):
+            if path not in external:
+                _check_link(link, path, real_root, emit)
+        folders += [path for path in sorted(inner, reverse=True) if _is_walked(root, path)]
         yield from _strays(names, known, emit, strays=strays)
 
 
 def _listed(folder: Path) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
-        return sorted(entries, key=lambda entry: entry.name)
+        return list(entries)
 
 
 def _is_walked(root: Path, path: str) -> bool:
@@ -94,9 +102,9 @@ def _is_walked(root: Path, path: str) -> bool:
 def _strays(names: list[str], known: np.ndarray[Any, Any], emit: Emit, *, strays: bool) -> Iterator[str]:
     import numpy as np
 
-    hashes = np.fromiter((hash(name) for name in names), np.int64, len(names))
-    for at in np.flatnonzero(~np.isin(hashes, known)).tolist():
-        path = names[at]
+    hashes = np.fromiter(map(hash, names), np.int64, len(names))
+    places = np.searchsorted(known, hashes).clip(max=len(known) - 1)
+    for path in sorted(names[at] for at in np.flatnonzero(known[places] != hashes).tolist()):
         name = path.rpartition("/")[2]
         if is_leftover(name):
             emit(found("FIL007", path, "its name is that of a partial file or a progress note"))
@@ -119,8 +127,10 @@ def _check_link(link: str, path: str, real_root: str, emit: Emit) -> None:
 
 
 def _names_differ(below: str, names: list[str], emit: Emit) -> None:
+    if len(set(map(str.casefold, names))) == len(names):
+        return
     folded: dict[str, str] = {}
-    for name in names:
+    for name in sorted(names):
         other = folded.setdefault(name.casefold(), name)
         if other != name:
             path = f"{below}/{name}" if below else name

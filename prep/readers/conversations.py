@@ -6,8 +6,10 @@ import json
 import operator
 from collections.abc import Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prep.errors import PrepError
 from prep.layouts.conversations import META
 from prep.manifest import Manifest
 
@@ -31,66 +33,114 @@ def frame_indices(frames: int, rate: Fraction | float | None) -> tuple[list[int]
     half to even, at least 1; more than 32 frames are thinned to 32. An unknown rate counts as 30.
     """
     known = float(rate) if rate else float(_UNKNOWN_RATE)
-    stride = max(1, round(known / _RATE_WANTED))
+    stride = _stride(rate)
     indices = list(range(0, frames, stride))
-    reported = known / stride
     if len(indices) > MAX_FRAMES:
         indices = [indices[int(place * len(indices) / MAX_FRAMES)] for place in range(MAX_FRAMES)]
     taken = len(indices) / frames * known if frames else 0.0
-    return indices, reported, taken
+    return indices, known / stride, taken
+
+
+def _stride(rate: Fraction | float | None) -> int:
+    known = float(rate) if rate else float(_UNKNOWN_RATE)
+    return max(1, round(known / _RATE_WANTED))
 
 
 class ConversationsReader:
     """Conversations with the bytes of their media, in the order of `meta.json`.
 
     A sample is a dict: `id` str, `texts` (the list of turns), `media` (one entry: the key that the
-    conversation names → the file's bytes), `path` of the media. Nothing is kept open, and a reader
-    pickles small.
+    conversation names → the file's bytes), `path` of the media. Nothing is opened before the first
+    use and nothing is kept open; a reader pickles without its entries, which each process reads anew.
     """
 
     def __init__(self, manifest: Manifest) -> None:
         self.root = manifest.root
         self.dataset_id = manifest.dataset_id
         self.media_type = manifest.document["recipe"]["record"]["media_type"]
-        self._entries: list[dict[str, str]] = json.loads((self.root / META).read_bytes())
+        self._entries: list[dict[str, str]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_entries": None}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._loaded())
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """The sample at `index`, 0 to len - 1; raises IndexError outside, OSError for a missing file."""
+        """The sample at `index`, 0 to len - 1.
+
+        Raises IndexError outside (negative indices too), PrepError for a file that cannot be read.
+        """
         entry = self._entry(index)
-        texts = json.loads((self.root / entry["conversation"]).read_bytes())["conversations"]
+        texts = _json(self.root / entry["conversation"])["conversations"]
         path = self.root / entry["media"]
         return {
             "id": entry["id"],
             "texts": texts,
-            "media": {_key(texts): path.read_bytes()},
+            "media": {_key(texts, entry["id"]): _bytes(path)},
             "path": str(path),
         }
 
     def frames(self, index: int) -> tuple[NDArray[np.uint8], list[int], float]:
-        """The frames that training takes: uint8 [T, H, W, 3] RGB, their 0-based indices, their rate."""
+        """The frames that training takes: uint8 [T, H, W, 3] RGB, their 0-based indices, their rate.
+
+        Raises IndexError outside, PrepError for a file of which no frame can be decoded.
+        """
         import av
         import numpy as np
 
-        with av.open(str(self.root / self._entry(index)["media"])) as container:
-            stream = container.streams.video[0]
-            rate = stream.average_rate
-            pictures = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
-        indices, _, taken = frame_indices(len(pictures), rate)
-        return np.stack([pictures[place] for place in indices]), indices, taken
+        path = self.root / self._entry(index)["media"]
+        try:
+            with av.open(str(path)) as container:
+                stream = container.streams.video[0]
+                rate = stream.average_rate
+                stride = _stride(rate)
+                count, pictures = 0, []
+                for frame in container.decode(stream):
+                    if count % stride == 0:
+                        pictures.append(frame.to_ndarray(format="rgb24"))
+                    count += 1
+        except (OSError, IndexError, av.FFmpegError) as error:
+            raise _unreadable(path, error) from error
+        if not pictures:
+            raise PrepError(f"{path}: no frame can be decoded.", remedy="`prep validate` says why.")
+        indices, _, taken = frame_indices(count, rate)
+        return np.stack([pictures[place // stride] for place in indices]), indices, taken
+
+    def _loaded(self) -> list[dict[str, str]]:
+        if self._entries is None:
+            self._entries = _json(self.root / META)
+        return self._entries
 
     def _entry(self, index: int) -> dict[str, str]:
-        place = operator.index(index)
-        if not 0 <= place < len(self._entries):
-            raise IndexError(f"sample {place} of {self.dataset_id}: there are {len(self._entries)}")
-        return self._entries[place]
+        place, count = operator.index(index), len(self)
+        if not 0 <= place < count:
+            raise IndexError(f"sample {place} of {self.dataset_id}: there are {count}")
+        return self._loaded()[place]
 
 
-def _key(texts: Sequence[dict[str, Any]]) -> str:
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(_bytes(path))
+    except ValueError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> PrepError:
+    reason = getattr(error, "strerror", None) or error
+    return PrepError(f"{path}: cannot be read: {reason}.", remedy="`prep validate` says what is wrong.")
+
+
+def _key(texts: Sequence[dict[str, Any]], sample: str) -> str:
     for turn in texts:
         for block in turn["content"] if isinstance(turn["content"], list) else ():
             if block["type"] in ("video", "image"):
                 return str(block[block["type"]])
-    raise KeyError("the conversation names no media")
+    raise PrepError(f"{sample}: the conversation names no media.", remedy="`prep validate` lists them.")

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from prep.container import check_structure
 from prep.errors import FetchError, PrepError, WouldChangeError
-from prep.files import sha256_of
+from prep.files import disk_errors, sha256_of
 from prep.findings import Finding, found
 from prep.manifest import Manifest
 from prep.pool import map_threads
 from prep.progress import progress
 from prep.stages import payload
-from prep.stages.conversations_run import Job
+from prep.stages.conversations_run import Reading, Run
 from prep.stages.conversations_views import changed_views
-from prep.workspace import Content
+from prep.workspace import Content, Ledger
 
 __all__ = ["Adoption"]
 
@@ -30,76 +30,87 @@ _LEFTOVER_NAMES = frozenset((".build_progress.json",))
 
 @dataclass(slots=True)
 class Adoption:
-    """One adoption; call it with the job, then read what it found.
+    """One adoption; call it with the reading, then read what it found.
 
     `kept` counts clips, `unverified` those whose size no server could confirm, `broken` the
-    clips that will be fetched again, by path.
+    clips that will be fetched again, `leftovers` what another tool left behind, `changed` the
+    conversation files that hold another text, all by path.
     """
 
     kept: int = 0
     unverified: int = 0
     broken: list[Finding] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
 
-    def __call__(self, job: Job) -> None:
-        """Tell the ledger of `job` which clips of its tree are good."""
-        self._refuse_other_views(job)
-        self._find_leftovers(job)
-        with _Sizes(job) as size_of:
-            self._judge_all(job, size_of)
-        job.workspace.ledger.sync()
+    def __call__(self, reading: Reading, ledger: Ledger | None) -> set[str]:
+        """Tell the ledger which clips of the tree are good; their sources. Without a ledger, only look."""
+        self._compare_views(reading)
+        self._find_leftovers(reading.run)
+        with _Sizes(reading) as size_of:
+            good = self._judge_all(reading, ledger, size_of)
+        if ledger is not None:
+            ledger.sync()
+        return good
 
-    def _refuse_other_views(self, job: Job) -> None:
-        changed = changed_views(job)
-        if changed and not job.run.options.update:
+    def _compare_views(self, reading: Reading) -> None:
+        self.changed = changed_views(reading)
+        options = reading.run.options
+        if self.changed and not options.update and not options.dry_run:
             raise WouldChangeError(
-                f"{job.run.root}: {len(changed)} conversation files hold another text than the recipe gives, "
-                f"the first {changed[0]}.",
+                f"{reading.run.root}: {len(self.changed)} conversation files hold another text than the "
+                f"recipe gives, the first {self.changed[0]}.",
                 remedy="Give the options it was made with (--score-field, --include-caption, --prompt), "
                 "or --update to write the recipe's text.",
             )
 
-    def _find_leftovers(self, job: Job) -> None:
-        for relative in payload.walk_files(job.run.root):
+    def _find_leftovers(self, run: Run) -> None:
+        for relative in payload.walk_files(run.root):
             name = Path(relative).name
             if name.endswith(_LEFTOVERS) or name in _LEFTOVER_NAMES:
                 self.leftovers.append(relative)
-                if job.run.options.prune:
-                    (job.run.root / relative).unlink()
 
-    def _judge_all(self, job: Job, size_of: Callable[[str], int | None]) -> None:
-        known = _manifest_hashes(job)
-        rows = [row for row in job.plan.rows if not row.reason]
-        options = job.run.options
+    def remove_leftovers(self, root: Path) -> None:
+        """Delete what another tool left behind; for `--prune`, when the dataset is finished."""
+        for relative in self.leftovers:
+            with disk_errors(root / relative):
+                (root / relative).unlink(missing_ok=True)
+
+    def _judge_all(
+        self, reading: Reading, ledger: Ledger | None, size_of: Callable[[str], int | None]
+    ) -> set[str]:
+        run, known = reading.run, _manifest_hashes(reading.run.root)
+        sources = {row.number: row.source for row in reading.plan.rows if not row.reason}
+        good: set[str] = set()
 
         def judge(number: int) -> tuple[Content | None, bool, list[Finding]]:
-            relative = job.run.layout.media(number)
-            source = sources[number]
-            return _judge(job, relative, known.get(relative), lambda: size_of(source))
+            relative = run.layout.media(number)
+            return _judge(run.root, relative, known.get(relative), lambda: size_of(sources[number]))
 
-        sources = {row.number: row.source for row in rows}
-        label = f"checking {job.run.split.directory}"
-        with progress(label, len(rows), quiet=options.quiet) as bar:
-            judged = map_threads(judge, list(sources), jobs=options.jobs, cancel=options.cancel)
+        label = f"checking {run.split.directory}"
+        with progress(label, len(sources), quiet=run.options.quiet) as bar:
+            judged = map_threads(judge, list(sources), jobs=run.options.jobs, cancel=run.options.cancel)
             for number, (content, verified, findings) in judged:
                 bar.advance()
                 self.broken.extend(findings)
                 if content is not None:
-                    path = job.run.root / job.run.layout.media(number)
-                    job.workspace.ledger.fetched(sources[number], content, path)
+                    good.add(sources[number])
                     self.kept += 1
                     self.unverified += not verified
+                    if ledger is not None:
+                        ledger.fetched(sources[number], content, run.root / run.layout.media(number))
+        self.broken.sort(key=lambda finding: finding.path)
+        return good
 
 
 class _Sizes:
     """Asks servers for the size of a source; a context manager over one pool of connections."""
 
-    def __init__(self, job: Job) -> None:
-        self._address = job.run.address(job.source)
-        self._offline = job.run.options.offline
-        self._fetcher = payload.fetcher_for(
-            job.run.options, job.run.options.jobs, local=job.source.local_media(), attempts=1
-        )
+    def __init__(self, reading: Reading) -> None:
+        options, local = reading.run.options, reading.source.local_media()
+        self._address = reading.run.address(reading.source)
+        self._offline = options.offline
+        self._fetcher = payload.fetcher_for(options, local=local, attempts=1)
 
     def __enter__(self) -> Callable[[str], int | None]:
         return self._size
@@ -117,9 +128,9 @@ class _Sizes:
 
 
 def _judge(
-    job: Job, relative: str, known: str | None, stated: Callable[[], int | None]
+    root: Path, relative: str, known: str | None, stated: Callable[[], int | None]
 ) -> tuple[Content | None, bool, list[Finding]]:
-    path = job.run.root / relative
+    path = root / relative
     if not path.exists() and not path.is_symlink():
         return None, False, []
     errors = [item for item in check_structure(path) if item.severity == "error"]
@@ -135,10 +146,10 @@ def _judge(
     return Content(sha256, size), known is not None or expected is not None, []
 
 
-def _manifest_hashes(job: Job) -> Mapping[str, str]:
+def _manifest_hashes(root: Path) -> Mapping[str, str]:
     """What an earlier manifest says of each file; nothing if it has none that can be read."""
     try:
-        manifest = Manifest.load(job.run.root)
+        manifest = Manifest.load(root)
         files = manifest.files() if manifest is not None else []
     except PrepError:
         return {}  # a broken manifest is the reason to adopt: the tree is judged without it

@@ -8,28 +8,24 @@ last the manifest. Up to the last step a finished dataset stays as it was.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-from prep.errors import FetchError, UsageError
-from prep.files import free_space
+from prep.errors import FetchError, PrepError, UsageError, WouldChangeError
 from prep.findings import found
 from prep.manifest import MANIFEST, STATE, Manifest, RecordRow, write_table
-from prep.progress import bytes_text
 from prep.recipe import Recipe, Split
 from prep.stages import payload
-from prep.stages.conversations_run import Job, Run, attempted
+from prep.stages.conversations_plan import Adopt, planned
+from prep.stages.conversations_run import Job, Reading, Run, result_of
 from prep.stages.conversations_views import Publication
-from prep.stages.finished import confirm, differences, refuse_change, settled_result
-from prep.stages.options import FAILURES_SHOWN, Options, Result
-from prep.stages.rows import Plan, plan_rows
+from prep.stages.finished import confirm, differences, refuse_change, settled_result, sound_manifest
+from prep.stages.options import Options, Result
 from prep.stages.sources import SourceTable, open_source
-from prep.workspace import Workspace, attempt_path, ledger_path
+from prep.workspace import Workspace, attempt_path, is_unfinished, ledger_path
 
 __all__ = ["prepare_split"]
-
-Adopt = Callable[[Job], None]
 
 
 def prepare_split(
@@ -42,8 +38,7 @@ def prepare_split(
 ) -> Result:
     """Prepare one split into `root`.
 
-    `adopt`, when given, looks at a tree of another tool and tells the ledger what of it is good;
-    without it such a tree is refused. Raises UsageError, WouldChangeError, HeldError,
+    Without `adopt` a tree of another tool is refused. Raises UsageError, WouldChangeError, HeldError,
     EnvironmentLacksError and IncompleteError.
     """
     began = time.monotonic()
@@ -53,7 +48,7 @@ def prepare_split(
         _refuse_foreign(root)
         result = _settled(run)
     if result is None:
-        result = _planned(run) if options.dry_run else _work(run, adopt)
+        result = planned(run, adopt) if options.dry_run else _work(run, adopt)
     result.seconds = time.monotonic() - began
     return result
 
@@ -72,19 +67,55 @@ def _refuse_foreign(root: Path) -> None:
 def _settled(run: Run) -> Result | None:
     """The result if the dataset is finished as asked and nothing needs the lock."""
     to_prune = run.options.prune and (run.root / STATE / "unused").exists()
-    if to_prune or ledger_path(run.root).exists():
+    if to_prune or is_unfinished(run.root):
         return None
-    return confirm(run.root, run.request(), run.recipe, run.split, run.options)
+    try:
+        return confirm(run.root, run.request(), run.recipe, run.split, run.options)
+    except WouldChangeError:
+        if run.options.dry_run:
+            return None  # a dry run says what would change
+        raise
 
 
 def _work(run: Run, adopt: Adopt | None) -> Result:
-    with Workspace(run.root, wait=run.options.wait) as workspace:
+    with _workspace(run) as workspace:
         result = _held(run, workspace, adopt)
-        if result.exit_status == 0 and run.options.prune:
-            result.notes.append(payload.prune(workspace))
-        if result.outcome in ("complete", "unchanged"):
+        # A dataset with an id is finished, by this run or by an earlier one.
+        if result.dataset_id is not None and not _keep_for_update(workspace, result, run.options):
+            if run.options.prune:
+                result.notes.append(payload.prune(workspace))
             workspace.clear()
     return result
+
+
+@contextmanager
+def _workspace(run: Run) -> Iterator[Workspace]:
+    """The run's workspace; a run that is refused before it got anything leaves no trace."""
+    begun = ledger_path(run.root).exists()
+    try:
+        with Workspace(run.root, wait=run.options.wait, cancel=run.options.cancel) as workspace:
+            try:
+                yield workspace
+            except PrepError:
+                if not (begun or workspace.ledger.sources or workspace.ledger.started):
+                    workspace.clear()
+                raise
+    except PrepError:
+        for folder in (run.root / STATE, run.root):
+            with suppress(OSError):
+                folder.rmdir()  # only if it is empty
+        raise
+
+
+def _keep_for_update(workspace: Workspace, result: Result, options: Options) -> bool:
+    """Whether an unfinished update of the dataset waits here, which this run did not ask for."""
+    waiting = sum(len(path.name) == 64 for path in workspace.incoming.iterdir())
+    if result.outcome != "unchanged" or options.prune or not waiting:
+        return False
+    result.notes.append(
+        f"{waiting} clips of an unfinished update are kept; --update goes on with it, --prune deletes them"
+    )
+    return True
 
 
 def _held(run: Run, workspace: Workspace, adopt: Adopt | None) -> Result:
@@ -93,21 +124,28 @@ def _held(run: Run, workspace: Workspace, adopt: Adopt | None) -> Result:
         settled = confirm(run.root, run.request(), run.recipe, run.split, run.options)
         if settled is not None:
             return settled
-    manifest = Manifest.load(run.root) if adopt is None else None
+    manifest = Manifest.load(run.root) if adopt is None else sound_manifest(run.root)
     source = open_source(run.recipe, run.split, run.options, manifest, workspace)
-    if manifest is not None:
-        changed = differences(manifest, run.request(), run.recipe, source.facts)
-        if changed and not run.options.update:
-            refuse_change(run.root, changed)
-        if not changed and not run.options.update and not manifest.damaged_files(manifest.files()):
-            return settled_result(manifest, run.options)
+    if manifest is not None and adopt is None:
+        settled = _settled_after_all(run, manifest, source)
+        if settled is not None:
+            return settled
         payload.seed(workspace, manifest)
-    prompt = run.prompt()
-    table = run.open_table(source)
-    job = Job(run, workspace, source, table, plan_rows(table, run.rule, run.split, run.options), prompt)
+    job = Job.holding(Reading.of(run, source), workspace)
     if adopt is not None:
-        adopt(job)
+        adopt(job, workspace.ledger)
     return _gather_and_publish(job)
+
+
+def _settled_after_all(run: Run, manifest: Manifest, source: SourceTable) -> Result | None:
+    """The result if the table that was looked up asks for no change; raises WouldChangeError."""
+    changed = differences(manifest, run.request(), run.recipe, source.facts)
+    if changed and not run.options.update:
+        refuse_change(run.root, changed)
+    retry = run.options.update and manifest.document["counts"]["failed"]
+    if changed or retry or manifest.damaged_files(manifest.files()):
+        return None
+    return settled_result(manifest, run.options)
 
 
 def _gather_and_publish(job: Job) -> Result:
@@ -118,11 +156,13 @@ def _gather_and_publish(job: Job) -> Result:
     missing = _missing(wanted, workspace, payload.Store.look(workspace, run.layout.is_media))
     gathered = _gather(job, missing)
     job.plan.fail({item: (error.reason, error.message) for item, error in gathered.failures.items()})
-    result = _result(run, job.plan)
+    result = result_of(run, job.plan)
     result.fetched, result.bytes = gathered.files, gathered.bytes
     result.reused = len(wanted) - len(missing)
-    if not _is_enough(run, gathered, result):
+    enough = _is_enough(run, gathered, result)
+    if not enough or options.download_only:
         write_table(attempt_path(run.root), job.attempt(), RecordRow)
+    if not enough:
         return result
     if options.download_only:
         result.outcome = "downloaded"
@@ -138,17 +178,19 @@ def _gather(job: Job, missing: Sequence[str]) -> payload.Gathered:
     run = job.run
     if not missing:
         return payload.Gathered()
-    if run.options.offline:
-        return payload.Gathered(failures={item: _offline(item) for item in missing})
-    _check_space(run, job.source, missing)
-    return payload.gather(
+    far = set(filter(run.needs_network(job.source), missing)) if run.options.offline else set()
+    near = [item for item in missing if item not in far]
+    _check_space(run, job.source, near)
+    gathered = payload.gather(
         job.workspace,
-        missing,
+        near,
         run.address(job.source),
         run.options,
         run.split.directory,
         job.source.local_media(),
     )
+    gathered.failures.update((item, _offline(item)) for item in sorted(far))
+    return gathered
 
 
 def _missing(wanted: Sequence[str], workspace: Workspace, store: payload.Store) -> list[str]:
@@ -169,34 +211,8 @@ def _offline(source: str) -> FetchError:
 def _check_space(run: Run, source: SourceTable, missing: Sequence[str]) -> None:
     need = 0
     if len(missing) > payload.HEADS:
-        need = payload.estimate_bytes(_urls(run, source, missing), run.options, source.local_media()) or 0
+        need = payload.estimate_bytes(run.urls(source, missing), run.options, source.local_media()) or 0
     payload.check_space(run.root, need, 2 * len(missing) + 8)
-
-
-def _urls(run: Run, source: SourceTable, sources: Sequence[str]) -> list[str]:
-    address = run.address(source)
-    urls = []
-    for item in sources:
-        try:
-            urls.append(address(item))
-        except FetchError:
-            continue  # counted as a failure when its turn to be fetched comes
-    return urls
-
-
-def _result(run: Run, plan: Plan) -> Result:
-    kept = len(plan.kept())
-    failures = [row for row in attempted(run, plan) if row.status == "failed"]
-    return Result(
-        name=run.split.directory,
-        root=run.root,
-        outcome="complete",
-        rows=len(plan.rows),
-        kept=kept,
-        failed=plan.drops(),
-        failures=failures[:FAILURES_SHOWN],
-        findings=list(plan.findings),
-    )
 
 
 def _is_enough(run: Run, gathered: payload.Gathered, result: Result) -> bool:
@@ -225,37 +241,3 @@ def _is_enough(run: Run, gathered: payload.Gathered, result: Result) -> bool:
         result.remedy = f"`prep failures {run.root}` lists them; a lower --min-coverage accepts the loss."
         return False
     return True
-
-
-def _planned(run: Run) -> Result:
-    """What a run would do, without writing below the out-root."""
-    manifest = Manifest.load(run.root)
-    source = open_source(run.recipe, run.split, run.options, manifest, None)
-    plan = plan_rows(run.open_table(source), run.rule, run.split, run.options)
-    had: Mapping[str, Any] = {}
-    if manifest is not None:
-        had = {record.source: record for record in manifest.records() if record.media_sha256}
-    missing = [item for item in plan.sources() if item not in had]
-    result = _result(run, plan)
-    result.outcome = "planned"
-    result.reused = len(plan.sources()) - len(missing)
-    result.fetched = len(missing)
-    result.notes.extend(_space_notes(run, source, missing, result))
-    if manifest is not None:
-        changed = differences(manifest, run.request(), run.recipe, source.facts)
-        result.notes.extend(f"would change {item} (needs --update)" for item in changed)
-    return result
-
-
-def _space_notes(run: Run, source: SourceTable, missing: Sequence[str], result: Result) -> list[str]:
-    free = bytes_text(free_space(run.root).bytes)
-    if not missing:
-        return [f"nothing to fetch; {free} free"]
-    if run.options.offline:
-        return [f"sizes unknown: offline; {free} free"]
-    size = payload.estimate_bytes(_urls(run, source, missing), run.options, source.local_media())
-    if size is None:
-        return [f"sizes unknown: no server states them; {free} free"]
-    result.bytes = size
-    asked = min(payload.HEADS, len(missing))
-    return [f"about {bytes_text(size)} to fetch (estimated from the sizes of {asked} clips); {free} free"]

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from prep.address import resolve_url
 from prep.errors import FetchError, PrepError
 from prep.files import resolve_below
 from prep.layouts.conversations import Layout
 from prep.manifest import RecordRow
 from prep.prompts import Prompt, expected_prompt, resolve_prompt
 from prep.recipe import Recipe, Split
-from prep.stages.options import Options
-from prep.stages.rows import Plan, Rule
+from prep.stages.options import FAILURES_SHOWN, Options, Result
+from prep.stages.rows import Plan, RowPlan, Rule, plan_rows
 from prep.stages.sources import SourceTable, asked_source
 from prep.table import Table, open_table
 from prep.workspace import Workspace
 
-__all__ = ["Job", "Run", "attempted"]
+__all__ = ["Job", "Reading", "Run", "attempted", "result_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,43 +72,96 @@ class Run:
             if folder is None or "://" in cell:
                 return cell
             try:
-                return resolve_below(folder, cell).as_uri()
+                path = resolve_below(folder, cell)
             except PrepError as error:
                 raise FetchError("outside_source", error.message, transient=False) from error
+            if not path.exists():
+                raise FetchError("missing_file", f"{cell!r} is not in {folder}.", transient=False)
+            return path.as_uri()
 
         return to_url
 
+    def urls(self, source: SourceTable, cells: Iterable[str]) -> list[str]:
+        """The URLs of cells of the media column, without those that lead nowhere."""
+        to_url, urls = self.address(source), []
+        for cell in cells:
+            with suppress(FetchError):  # counted as a failure when its turn to be fetched comes
+                urls.append(to_url(cell))
+        return urls
+
+    def needs_network(self, source: SourceTable) -> Callable[[str], bool]:
+        """Whether a cell of the media column leads to another machine; one that leads nowhere does not."""
+        to_url = self.address(source)
+        mirrors = (*self.options.mirrors, *source.local_media())
+
+        def is_far(cell: str) -> bool:
+            try:
+                return resolve_url(to_url(cell), mirrors).path is None
+            except FetchError:
+                return False  # its fault is told when its turn to be fetched comes
+
+        return is_far
+
 
 @dataclass(slots=True)
-class Job:
-    """A run that holds its dataset: the workspace, the table that was read, and the plan of its rows."""
+class Reading:
+    """What a run has read: the table, the plan of its rows, and the prompt."""
 
     run: Run
-    workspace: Workspace
     source: SourceTable
     table: Table
     plan: Plan
     prompt: Prompt
 
+    @classmethod
+    def of(cls, run: Run, source: SourceTable) -> Reading:
+        """Read the table once; raises PrepError for one that cannot be used."""
+        prompt, table = run.prompt(), run.open_table(source)
+        return cls(run, source, table, plan_rows(table, run.rule, run.split, run.options), prompt)
+
+
+@dataclass(slots=True)
+class Job(Reading):
+    """A reading whose run holds its dataset."""
+
+    workspace: Workspace
+
+    @classmethod
+    def holding(cls, reading: Reading, workspace: Workspace) -> Job:
+        """The job of a reading."""
+        return cls(reading.run, reading.source, reading.table, reading.plan, reading.prompt, workspace)
+
     def attempt(self) -> list[RecordRow]:
         """The records as far as they are known before anything is published."""
-        return attempted(self.run, self.plan)
+        return [attempted(self.run, row) for row in self.plan.rows]
 
 
-def attempted(run: Run, plan: Plan) -> list[RecordRow]:
-    """The records of a plan, without media."""
-    return [
-        RecordRow(
-            row=row.number,
-            id=run.layout.id(row.number),
-            split=run.split.name,
-            status="failed" if row.reason else "kept",
-            reason=row.reason,
-            detail=row.detail or row.message,
-            source=row.source,
-            media=None,
-            media_sha256=None,
-            sha256=None,
-        )
-        for row in plan.rows
-    ]
+def attempted(run: Run, row: RowPlan) -> RecordRow:
+    """The record of a row that is not published: no media, and the message of its failure."""
+    return RecordRow(
+        row=row.number,
+        id=run.layout.id(row.number),
+        split=run.split.name,
+        status="failed" if row.reason else "kept",
+        reason=row.reason,
+        detail=row.detail or row.message,
+        source=row.source,
+        media=None,
+        media_sha256=None,
+        sha256=None,
+    )
+
+
+def result_of(run: Run, plan: Plan) -> Result:
+    """The result of a plan: its rows, those that may be kept, and the failures."""
+    failures = (attempted(run, row) for row in plan.rows if row.reason)
+    return Result(
+        name=run.split.directory,
+        root=run.root,
+        outcome="complete",
+        rows=len(plan.rows),
+        kept=len(plan.kept()),
+        failed=plan.drops(),
+        failures=list(islice(failures, FAILURES_SHOWN)),
+        findings=list(plan.findings),
+    )

@@ -15,7 +15,7 @@ from prep.layouts.conversations import META, meta_json
 from prep.manifest import MANIFEST, FileRow, Manifest, RecordRow
 from prep.pool import map_threads
 from prep.recipe import canonical_json
-from prep.stages.conversations_run import Job
+from prep.stages.conversations_run import Job, Reading
 from prep.stages.payload import Store, place, walk_files
 from prep.stages.rows import RowPlan, read_rows
 from prep.stages.sources import SOURCE_FOLDER
@@ -35,7 +35,7 @@ class View:
     answer: str
 
 
-def views(job: Job) -> Iterator[View]:
+def views(job: Reading) -> Iterator[View]:
     """The conversations of the kept rows, in order, from a second reading of the table."""
     run = job.run
     for row, planned in zip(read_rows(job.table, run.options.limit), job.plan.rows, strict=True):
@@ -46,7 +46,7 @@ def views(job: Job) -> Iterator[View]:
         yield View(row.number, run.layout.conversation(row.number), data, answer)
 
 
-def changed_views(job: Job) -> list[str]:
+def changed_views(job: Reading) -> list[str]:
     """The conversation files that are there with another content than the recipe gives."""
     return [
         view.path

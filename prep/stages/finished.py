@@ -7,14 +7,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from prep.errors import WouldChangeError
+from prep.errors import PrepError, WouldChangeError
 from prep.files import sha256_of
 from prep.manifest import Manifest
 from prep.recipe import Recipe, Split
 from prep.stages.options import FAILURES_SHOWN, Options, Result
 from prep.stages.sources import local_table
 
-__all__ = ["confirm", "differences", "refuse_change", "settled_result"]
+__all__ = ["confirm", "differences", "refuse_change", "settled_result", "sound_manifest"]
+
+
+def sound_manifest(root: Path) -> Manifest | None:
+    """The manifest of a directory that is to be adopted; None if it has none that can be read."""
+    try:
+        return Manifest.load(root)
+    except PrepError:
+        return None  # adopting is the remedy for a broken manifest
 
 
 def differences(

@@ -8,6 +8,7 @@ move to their names, so that a run that fails leaves a finished dataset as it wa
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from pathlib import Path
 from prep.container import check_structure
 from prep.errors import FetchError, IncompleteError, PrepError
 from prep.fetch import UrlFetcher
-from prep.files import disk_errors, free_space, link_or_copy, move, sync_folder
+from prep.files import disk_errors, free_space, is_partial, link_or_copy, move, sync_folder
 from prep.manifest import STATE, Manifest
 from prep.pool import map_threads
 from prep.progress import bytes_text, progress
@@ -44,6 +45,7 @@ Mirrors = Sequence[tuple[str, str]]
 
 _RESUMABLE = 1 << 20  # bytes; a shorter body is sooner fetched anew than resumed in a later run
 _SPARE_BYTES = 64 << 20
+_SYNC_SECONDS = 5.0  # the most work that a power cut, unlike a kill, makes to be done again
 
 
 def walk_files(root: Path) -> Iterator[str]:
@@ -125,16 +127,13 @@ class Gathered:
     failures: dict[str, FetchError] = field(default_factory=dict)
 
 
-def fetcher_for(
-    options: Options, jobs: int, *, local: Mirrors = (), attempts: int | None = None
-) -> UrlFetcher:
+def fetcher_for(options: Options, *, local: Mirrors = (), attempts: int | None = None) -> UrlFetcher:
     """A fetcher as the options want it.
 
     `local` are the folders of local media that may be read, as mirrors to themselves; `attempts`
     may be fewer where an answer is only nice to have.
     """
     return UrlFetcher(
-        jobs=jobs,
         timeout=options.timeout,
         attempts=attempts or options.attempts,
         mirrors=(*options.mirrors, *local),
@@ -155,14 +154,14 @@ def gather(
     Raises IncompleteError when the run is told to stop, loses its lock, or cannot write.
     """
     gathered = Gathered()
+    synced = time.monotonic()
     with (
-        fetcher_for(options, options.jobs, local=local) as fetcher,
+        fetcher_for(options, local=local) as fetcher,
         progress(label, len(sources), quiet=options.quiet) as bar,
     ):
 
         def fetch_one(source: str) -> Content | FetchError:
-            if workspace.lock.lost.is_set():
-                workspace.lock.check()
+            _stop_if_lost(workspace)
             try:
                 return _fetch(workspace, fetcher, source, address(source), bar.received)
             except FetchError as error:
@@ -170,6 +169,9 @@ def gather(
 
         for source, outcome in map_threads(fetch_one, sources, jobs=options.jobs, cancel=options.cancel):
             bar.advance()
+            if time.monotonic() - synced > _SYNC_SECONDS:
+                workspace.ledger.sync()
+                synced = time.monotonic()
             if isinstance(outcome, FetchError):
                 gathered.failures[source] = outcome
             else:
@@ -194,7 +196,8 @@ def _fetch(
     fetched = fetcher.fetch(url, part, resume_etag=etag, on_start=started, on_bytes=received)
     for finding in check_structure(part):
         if finding.severity == "error":
-            part.unlink()
+            with disk_errors(part):
+                part.unlink()
             raise FetchError("broken_media", f"{url}: {finding.message}", transient=False)
     content = Content(fetched.sha256, fetched.size)
     target = workspace.stored(content.sha256)
@@ -208,7 +211,7 @@ def estimate_bytes(urls: Sequence[str], options: Options, local: Mirrors = ()) -
     """The bytes of all `urls`, estimated from at most HEADS of them; None if no server tells."""
     step = max(1, len(urls) // HEADS)
     sampled = urls[::step][:HEADS]
-    with fetcher_for(options, len(sampled) or 1, local=local, attempts=1) as fetcher:
+    with fetcher_for(options, local=local, attempts=1) as fetcher:
 
         def size_of(url: str) -> int | None:
             try:
@@ -244,41 +247,66 @@ def place(workspace: Workspace, wanted: Mapping[str, str], store: Store) -> None
     done again.
     """
     needed = set(wanted.values())
+    _remove_partials(workspace)
     for relative, sha256 in list(store.placed.items()):
         if wanted.get(relative) != sha256:
+            _stop_if_lost(workspace)
             folder = workspace.incoming if sha256 in needed else workspace.unused
             move(workspace.root / relative, folder / sha256)
             store.waiting[sha256] = folder / sha256
             del store.placed[relative]
     missing = {relative: sha256 for relative, sha256 in wanted.items() if relative not in store.placed}
+    folders = {(workspace.root / relative).parent for relative in missing}
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
     uses = Counter(missing.values())
+    twins = {sha256: relative for relative, sha256 in store.placed.items()}
     for relative, sha256 in missing.items():
-        _give(workspace, store, workspace.root / relative, sha256, last=uses[sha256] == 1)
+        _stop_if_lost(workspace)
+        _give(workspace.root, store, twins, relative, sha256, last=uses[sha256] == 1)
         uses[sha256] -= 1
         store.placed[relative] = sha256
+        twins[sha256] = relative
     for sha256, path in store.waiting.items():
-        if path.parent == workspace.incoming and path.exists():
+        if path.parent != workspace.incoming or not path.exists():
+            continue
+        if sha256 in needed:
+            path.unlink()  # a second copy of what has its name
+        else:
             move(path, workspace.unused / sha256)
-    for folder in {(workspace.root / relative).parent for relative in missing}:
+    for folder in folders:
         sync_folder(folder)
 
 
-def _give(workspace: Workspace, store: Store, target: Path, sha256: str, *, last: bool) -> None:
+def _remove_partials(workspace: Workspace) -> None:
+    """Remove what runs that were killed were writing; what this run writes may have other names."""
+    for relative in walk_files(workspace.root):
+        if is_partial(relative.rpartition("/")[2]):
+            (workspace.root / relative).unlink()
+
+
+def _stop_if_lost(workspace: Workspace) -> None:
+    if workspace.lock.lost.is_set():
+        workspace.lock.check()
+
+
+def _give(
+    root: Path, store: Store, twins: Mapping[str, str], target: str, sha256: str, *, last: bool
+) -> None:
+    """Put content under the name `target`: moved if nobody else waits for it, else linked."""
     waiting = store.waiting.get(sha256)
     if waiting is not None and last:
-        move(waiting, target)
+        waiting.replace(root / target)
         del store.waiting[sha256]
-    elif waiting is not None:
-        link_or_copy(waiting, target)
     else:
-        twin = next(path for path, content in store.placed.items() if content == sha256)
-        link_or_copy(workspace.root / twin, target)
+        link_or_copy(waiting or root / twins[sha256], root / target)
 
 
 def prune(workspace: Workspace) -> str:
     """Delete the payload that the dataset no longer names; says how much it was."""
     unused = list(workspace.unused.iterdir()) if workspace.unused.is_dir() else []
     size = sum(path.stat().st_size for path in unused)
-    for path in unused:
-        path.unlink()
+    with disk_errors(workspace.unused):
+        for path in unused:
+            path.unlink()
     return f"pruned {len(unused)} unused files, {bytes_text(size)}"

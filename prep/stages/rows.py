@@ -51,7 +51,7 @@ class Rule:
             media=document["columns"]["media"],
             score_field=score_field,
             answer=Answer.of(document["answers"][score_field]),
-            prompt_column=document["prompt"].get("column"),
+            prompt_column=document["prompt"].get("column") if options.prompt in ("auto", "builtin") else None,
             captions=_captions(document, options),
             caption_template=document.get("caption", {}).get("template", ""),
         )
@@ -92,6 +92,11 @@ class Rule:
 
 def _captions(document: Mapping[str, Any], options: Options) -> tuple[str, ...]:
     if not options.include_caption:
+        if options.caption_field is not None:
+            raise UsageError(
+                f"The caption column {options.caption_field!r} is named, and captions are not asked for.",
+                remedy="Add --include-caption, or leave out --caption-field.",
+            )
         return ()
     if "caption" not in document:
         raise UsageError("The recipe has no caption columns.", remedy="Leave out --include-caption.")
@@ -171,6 +176,9 @@ def _table_findings(table: Table, plan: Plan, split: Split, options: Options) ->
         first = notes.unused_bad_column
         message = f"{notes.unused_bad_rows} rows have bytes that are not UTF-8, first in {first!r}"
         findings.append(found("TAB003", name, message, place=str(notes.unused_bad_first)))
+    if notes.replaced_rows:
+        message = f"{notes.replaced_rows} rows have bytes that are not UTF-8 in a used column, replaced as asked"
+        findings.append(found("TAB010", name, message, place=str(notes.replaced_first)))
     if notes.blank_lines:
         findings.append(
             found(

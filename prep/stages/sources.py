@@ -14,7 +14,7 @@ from prep.recipe import Recipe, Split
 from prep.stages.options import Options
 from prep.workspace import Workspace
 
-__all__ = ["SourceTable", "asked_source", "local_table", "open_source", "stored_table"]
+__all__ = ["SOURCE_FOLDER", "SourceTable", "asked_source", "local_table", "open_source"]
 
 SOURCE_FOLDER = f"{STATE}/source"
 
@@ -41,7 +41,7 @@ def asked_source(split: Split, options: Options) -> str:
     if given is None:
         pinned = f"@{split.revision}" if split.revision else ""
         return "local" if split.table else f"{split.repo}{pinned}"
-    return "local" if Path(given).exists() else given
+    return "local" if Path(given).expanduser().exists() else given
 
 
 def local_table(recipe: Recipe, split: Split, options: Options) -> Path | None:
@@ -49,7 +49,7 @@ def local_table(recipe: Recipe, split: Split, options: Options) -> Path | None:
     given = options.sources.get(split.name)
     if given is None:
         return _existing(recipe.folder / split.table, split) if split.table else None
-    path = Path(given)
+    path = Path(given).expanduser()
     if path.is_dir():
         return _existing(path / (split.file or split.table or ""), split)
     if path.is_file():
@@ -71,53 +71,68 @@ def _existing(path: Path, split: Split) -> Path:
     return path
 
 
-def stored_table(root: Path, manifest: Manifest) -> SourceTable | None:
-    """The table that a finished dataset keeps, if it is still the one that its manifest names."""
-    facts = manifest.document["sources"][0]
-    path = root / SOURCE_FOLDER / Path(facts["file"]).name
-    whole = path.is_file() and sha256_of(path) == facts["sha256"]
-    return SourceTable(path, facts) if whole else None
-
-
 def open_source(
     recipe: Recipe, split: Split, options: Options, manifest: Manifest | None, workspace: Workspace | None
 ) -> SourceTable:
     """The table of a split, from a local path, an earlier run, or the Hub.
 
-    An unpinned Hub source keeps the commit of the manifest, or of the unfinished run, unless
+    An unpinned Hub source keeps the commit of the unfinished run, or of the manifest, unless
     `options.refresh`. Raises UsageError, FetchError, IncompleteError as the Hub does.
     """
     local = local_table(recipe, split, options)
     if local is not None:
         return SourceTable(local, _file_facts(local, {"kind": "local"}), local.resolve().parent)
     asked = asked_source(split, options)
-    if not options.refresh:
-        earlier = _earlier(asked, manifest, workspace)
-        if earlier is not None:
-            return earlier
-    return _from_hub(asked, split, options, workspace)
+    earlier = None if options.refresh else _earlier(asked, manifest, workspace)
+    path = None if earlier is None else _still_here(earlier, manifest, workspace)
+    if earlier is not None and path is not None:
+        return _kept(asked, SourceTable(path, earlier), workspace)
+    return _kept(asked, _from_hub(asked, split, options, earlier), workspace)
 
 
-def _earlier(asked: str, manifest: Manifest | None, workspace: Workspace | None) -> SourceTable | None:
+def _earlier(asked: str, manifest: Manifest | None, workspace: Workspace | None) -> Mapping[str, Any] | None:
+    """The facts of the table that an earlier run resolved this source to."""
     if workspace is not None and asked in workspace.ledger.pins:
-        facts = workspace.ledger.pins[asked]
-        path = _kept_table(workspace, facts)
-        if path.is_file():
-            return SourceTable(path, facts)
+        return workspace.ledger.pins[asked]
     if manifest is not None and manifest.document["request"].get("source") == asked:
-        return stored_table(manifest.root, manifest)
+        facts: Mapping[str, Any] = manifest.document["sources"][0]
+        return facts
     return None
+
+
+def _still_here(
+    facts: Mapping[str, Any], manifest: Manifest | None, workspace: Workspace | None
+) -> Path | None:
+    """Where an earlier run left the table, if its bytes are still those of the facts."""
+    places = [_kept_table(workspace, facts)] if workspace is not None else []
+    roots = [item.root for item in (workspace, manifest) if item is not None]
+    places.extend(root / SOURCE_FOLDER / Path(facts["file"]).name for root in roots)
+    return next((path for path in places if path.is_file() and sha256_of(path) == facts["sha256"]), None)
 
 
 def _kept_table(workspace: Workspace, facts: Mapping[str, Any]) -> Path:
     return workspace.incoming / f"table-{facts['sha256']}"
 
 
-def _from_hub(asked: str, split: Split, options: Options, workspace: Workspace | None) -> SourceTable:
+def _kept(asked: str, table: SourceTable, workspace: Workspace | None) -> SourceTable:
+    """The table in the run's folder and its commit in the ledger, for the run that goes on after a kill."""
+    if workspace is None:
+        return table
+    kept = _kept_table(workspace, table.facts)
+    if table.path != kept:
+        with disk_errors(kept):
+            link_or_copy(table.path, kept)
+    if workspace.ledger.pins.get(asked) != table.facts:
+        workspace.ledger.pin(asked, dict(table.facts))
+    return SourceTable(kept, table.facts)
+
+
+def _from_hub(asked: str, split: Split, options: Options, earlier: Mapping[str, Any] | None) -> SourceTable:
+    """The table from the Hub, at the commit of an earlier run if there was one."""
     from prep import hub
 
     repo, revision = hub.parse_source(asked)
-    listing = hub.listing(repo, revision, offline=options.offline)
+    listing = hub.listing(repo, earlier["commit"] if earlier else revision, offline=options.offline)
     path = hub.download(listing, split.file or "", offline=options.offline)
     facts = _file_facts(
         path,
@@ -131,13 +146,8 @@ def _from_hub(asked: str, split: Split, options: Options, workspace: Workspace |
             "file": split.file,
         },
     )
-    if workspace is None:
-        return SourceTable(path, facts)
-    kept = _kept_table(workspace, facts)
-    with disk_errors(kept):
-        link_or_copy(path, kept)
-    workspace.ledger.pin(asked, facts)
-    return SourceTable(kept, facts)
+    same = earlier is not None and earlier["sha256"] == facts["sha256"]
+    return SourceTable(path, earlier if same and earlier else facts)
 
 
 def _file_facts(path: Path, facts: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,17 @@ from prep.errors import EnvironmentLacksError, FetchError, PrepError, UsageError
 from prep.files import disk_errors, write_whole
 from prep.resources import data_folder, user_cache
 
-__all__ = ["Lock", "LockedFile", "installed_root", "load_lock", "locked_bytes", "sync", "vendor_folder"]
+__all__ = [
+    "Lock",
+    "LockedFile",
+    "installed_root",
+    "load_lock",
+    "local_copy",
+    "locked_bytes",
+    "sync",
+    "vendor_folder",
+    "verify",
+]
 
 _PACKAGE = "cosmos_framework"
 
@@ -35,20 +45,16 @@ class LockedFile:
     size: int
     sha256: str
 
-    def check(self, data: bytes, origin: str) -> bytes:
-        """The bytes, if they are the locked ones; raises PrepError that names the first difference."""
+    def check(self, data: bytes, origin: str, *, remedy: str) -> bytes:
+        """The bytes, if they are the locked ones; raises PrepError that names both sizes or hashes."""
         if len(data) != self.size:
-            raise PrepError(
-                f"{origin}: {self.path} has {len(data)} bytes, the lock says {self.size}.",
-                remedy="Take the files from the locked commit.",
-            )
-        digest = hashlib.sha256(data).hexdigest()
-        if digest != self.sha256:
-            raise PrepError(
-                f"{origin}: {self.path} has sha256 {digest}, the lock says {self.sha256}.",
-                remedy="Take the files from the locked commit.",
-            )
-        return data
+            difference = f"has {len(data)} bytes, the lock says {self.size}"
+        else:
+            digest = hashlib.sha256(data).hexdigest()
+            if digest == self.sha256:
+                return data
+            difference = f"has sha256 {digest}, the lock says {self.sha256}"
+        raise PrepError(f"{origin}: {self.path} {difference}.", remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +103,12 @@ def locked_bytes(path: str, *, offline: bool = False) -> tuple[bytes, str]:
     """
     lock = load_lock()
     entry = lock.file(path)
-    for folder in (data_folder("vendor"), _cache_folder(lock)):
-        copy = folder / path
-        if copy.is_file():
-            return entry.check(copy.read_bytes(), str(folder)), str(folder)
+    copy = local_copy(lock, path)
+    if copy is not None:
+        return _checked_copy(entry, copy), str(copy)
     if offline:
         raise EnvironmentLacksError(f"{path} of upstream is not on this machine, and the run is offline.")
-    data = entry.check(_fetch(lock, path), lock.repository)
+    data = entry.check(_fetch(lock, path), lock.repository, remedy="Run the same command again.")
     target = _cache_folder(lock) / path
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -111,11 +116,43 @@ def locked_bytes(path: str, *, offline: bool = False) -> tuple[bytes, str]:
     return data, f"{lock.repository} at {lock.commit[:12]}"
 
 
+def local_copy(lock: Lock, path: str) -> Path | None:
+    """Where a locked file lies on this machine, unchecked; None if it does not."""
+    for folder in (data_folder("vendor"), _cache_folder(lock)):
+        if (folder / path).is_file():
+            return folder / path
+    return None
+
+
+def _checked_copy(entry: LockedFile, copy: Path) -> bytes:
+    remedy = f"Delete {copy} and run the same command again."
+    return entry.check(copy.read_bytes(), "the copy on this machine", remedy=remedy)
+
+
+def verify() -> int:
+    """Hash every copy on this machine; returns how many files the lock has.
+
+    Raises PrepError for one that differs, EnvironmentLacksError if one is not here.
+    """
+    lock = load_lock()
+    copies = {entry: local_copy(lock, entry.path) for entry in lock.files}
+    absent = [entry.path for entry, copy in copies.items() if copy is None]
+    for entry, copy in copies.items():
+        if copy is not None:
+            _checked_copy(entry, copy)
+    if absent:
+        raise EnvironmentLacksError(
+            f"{len(absent)} of {len(copies)} files of upstream are not here, such as {absent[0]}.",
+            remedy=f"Run `prep vendor sync --from {lock.repository}`.",
+        )
+    return len(copies)
+
+
 def _fetch(lock: Lock, path: str) -> bytes:
     from prep.fetch import UrlFetcher
 
     url = lock.raw_url.format(commit=lock.commit, path=path)
-    with tempfile.TemporaryDirectory() as folder, UrlFetcher(jobs=1, attempts=2) as fetcher:
+    with tempfile.TemporaryDirectory() as folder, UrlFetcher(attempts=2) as fetcher:
         part = Path(folder) / PurePosixPath(path).name
         try:
             fetcher.fetch(url, part)
@@ -134,7 +171,8 @@ def sync(source: str) -> tuple[Path, int]:
     """
     lock = load_lock()
     with _reader(source, lock) as read:
-        contents = {entry.path: entry.check(read(entry.path), source) for entry in lock.files}
+        remedy = f"Give a checkout of commit {lock.commit}."
+        contents = {entry.path: entry.check(read(entry.path), source, remedy=remedy) for entry in lock.files}
     folder = vendor_folder()
     for path, data in contents.items():
         target = folder / path
@@ -150,7 +188,7 @@ def _reader(source: str, lock: Lock) -> Iterator[_Read]:
     if not folder.exists():
         with tempfile.TemporaryDirectory() as temporary:
             _git(temporary, "init", "--quiet", "--bare")
-            _git(temporary, "fetch", "--quiet", "--depth", "1", source, lock.commit)
+            _git(temporary, "fetch", "--quiet", "--depth", "1", "--", source, lock.commit)
             yield _FromGit(temporary, lock.commit)
     elif (folder / _PACKAGE).is_dir():
         yield _FromFolder(folder)

@@ -1,0 +1,7 @@
+"""`python -m prep` is the `prep` command."""
+
+from __future__ import annotations
+
+from prep.cli import main
+
+main()

@@ -1,0 +1,98 @@
+"""The dry run of the conversations stage: what a run would fetch and change, without writing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+
+from prep.errors import UsageError
+from prep.files import free_space
+from prep.manifest import STATE, Manifest
+from prep.progress import bytes_text
+from prep.stages import payload
+from prep.stages.conversations_run import Reading, Run, result_of
+from prep.stages.finished import differences, sound_manifest
+from prep.stages.options import Result
+from prep.stages.rows import plan_rows
+from prep.stages.sources import SourceTable, open_source
+from prep.workspace import Ledger
+
+__all__ = ["Adopt", "planned"]
+
+Adopt = Callable[[Reading, Ledger | None], AbstractSet[str]]
+"""Looks at a tree of another tool: the sources whose clips in it are good, told to the ledger if given."""
+
+
+def planned(run: Run, adopt: Adopt | None) -> Result:
+    """What a run would do; writes nothing below the out-root. Raises as the run would."""
+    manifest = Manifest.load(run.root) if adopt is None else sound_manifest(run.root)
+    source = open_source(run.recipe, run.split, run.options, manifest, None)
+    had = _reusable(run)
+    if adopt is not None:
+        reading = Reading.of(run, source)
+        had |= adopt(reading, None)
+        plan = reading.plan
+    else:
+        plan = plan_rows(run.open_table(source), run.rule, run.split, run.options)
+        had |= _sound_sources(manifest) if manifest is not None else set()
+    wanted = plan.sources()
+    missing = [item for item in wanted if item not in had]
+    result = result_of(run, plan)
+    result.outcome = "planned"
+    result.reused, result.fetched = len(wanted) - len(missing), len(missing)
+    result.notes.extend(_space_notes(run, source, missing, result))
+    if manifest is not None and adopt is None:
+        result.notes.extend(_change_notes(run, manifest, source, set(wanted)))
+    if run.options.prune:
+        result.notes.extend(_prune_notes(run.root))
+    return result
+
+
+def _reusable(run: Run) -> set[str]:
+    """The sources whose clips the out-root of --reuse holds."""
+    if run.options.reuse is None:
+        return set()
+    other = run.options.reuse / run.split.directory
+    manifest = Manifest.load(other)
+    if manifest is None:
+        raise UsageError(f"{other}: has no manifest to reuse.", remedy="Give a finished dataset to --reuse.")
+    return _sound_sources(manifest)
+
+
+def _sound_sources(manifest: Manifest) -> set[str]:
+    """The sources whose clips a finished dataset still holds in their full size."""
+    damaged = {row.path for row in manifest.damaged_files(manifest.files())}
+    return {row.source for row in manifest.records() if row.media is not None and row.media not in damaged}
+
+
+def _space_notes(run: Run, source: SourceTable, missing: Sequence[str], result: Result) -> list[str]:
+    free = bytes_text(free_space(run.root).bytes)
+    if not missing:
+        return [f"nothing to fetch; {free} free"]
+    if run.options.offline:
+        return [f"sizes unknown: offline; {free} free"]
+    size = payload.estimate_bytes(run.urls(source, missing), run.options, source.local_media())
+    if size is None:
+        return [f"sizes unknown: no server states them; {free} free"]
+    result.bytes = size
+    asked = min(payload.HEADS, len(missing))
+    return [f"about {bytes_text(size)} to fetch (estimated from the sizes of {asked} clips); {free} free"]
+
+
+def _change_notes(run: Run, manifest: Manifest, source: SourceTable, wanted: set[str]) -> Iterator[str]:
+    changed = differences(manifest, run.request(), run.recipe, source.facts)
+    yield from (f"would change {item} (needs --update)" for item in changed)
+    damaged = manifest.damaged_files(manifest.files())
+    if damaged:
+        yield f"would mend {len(damaged)} files that are missing or of another size, first {damaged[0].path}"
+    unnamed = {row.source for row in manifest.records() if row.media is not None} - wanted
+    if unnamed:
+        yield f"{len(unnamed)} clips would no longer be named and wait in {STATE}/unused for --prune"
+
+
+def _prune_notes(root: Path) -> Iterator[str]:
+    unused = root / STATE / "unused"
+    files = list(unused.iterdir()) if unused.is_dir() else []
+    size = sum(path.stat().st_size for path in files)
+    yield f"--prune would delete {len(files)} unused files, {bytes_text(size)}"

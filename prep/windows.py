@@ -1,0 +1,273 @@
+"""Training windows of robot episodes, as spans: built by array operations, opened by memory map.
+
+A window of chunk length C that starts at frame f of an episode reads rows f to f + C: C + 1
+observations and C actions. Windows that follow one another in one episode (or in one kept
+range of it) make a span; the flat index 0 to len - 1 runs through the spans in order and is
+resolved by bisecting their cumulative ends (contracts, sections 4 and 5).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from prep.errors import PrepError, UsageError
+from prep.files import write_whole
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from prep.keep_ranges import KeepRanges
+
+    Numbers = NDArray[np.int64]
+
+__all__ = ["COLUMNS", "Episodes", "Identity", "Window", "WindowIndex", "Windows", "join_spans", "root_spans"]
+
+COLUMNS = ("dataset_index", "episode_index", "first_row", "first_frame", "length", "cumulative_end")
+_METADATA = b"prep.windows"
+_SCHEMA = "prep-windows/1"
+
+
+class Identity(NamedTuple):
+    """What names a window on every machine: root, episode, frame from the episode's start."""
+
+    dataset_index: int
+    episode_index: int
+    frame: int
+
+
+class Window(NamedTuple):
+    """A window: its identity, the global row of its first frame, and the span that it is in."""
+
+    dataset_index: int
+    episode_index: int
+    frame: int
+    row: int
+    span: int
+
+    @property
+    def identity(self) -> Identity:
+        """The part that holds across machines and filters."""
+        return Identity(self.dataset_index, self.episode_index, self.frame)
+
+
+class Windows(NamedTuple):
+    """Many windows at once; each field int64 [count]."""
+
+    dataset_index: Numbers
+    episode_index: Numbers
+    frame: Numbers
+    row: Numbers
+    span: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """The episodes of one root: numbers, lengths in frames and first rows, each int64 [count].
+
+    `ids` are the episodes' own names, where the dataset has them, for the filter.
+    """
+
+    numbers: Numbers
+    lengths: Numbers
+    first_rows: Numbers
+    ids: pa.Array | None = None
+
+
+def root_spans(
+    episodes: Episodes,
+    order: Numbers,
+    chunk_length: int,
+    *,
+    dataset_index: int = 0,
+    ranges: KeepRanges | None = None,
+) -> dict[str, Numbers]:
+    """The spans of one root: int64 columns of equal length, without `cumulative_end`.
+
+    `order` holds positions in `episodes`. Without `ranges` an episode of L frames gives one span of
+    L - C windows. With them each range [start, end) gives one of the windows that lie wholly inside
+    it; episodes that it does not name, and empty spans, are left out.
+    """
+    if chunk_length < 1:
+        raise UsageError(f"The chunk length {chunk_length} is less than 1.")
+    if ranges is None:
+        place, first = order, np.zeros(len(order), np.int64)
+        count = episodes.lengths[order] - chunk_length
+    else:
+        place, start, end = ranges.spread(episodes, order)
+        first = np.maximum(start, 0)
+        count = np.minimum(end, episodes.lengths[place]) - chunk_length - first
+    kept = count > 0
+    place, first, count = place[kept], first[kept], count[kept]
+    return {
+        "dataset_index": np.full(len(place), dataset_index, np.int64),
+        "episode_index": episodes.numbers[place],
+        "first_row": episodes.first_rows[place] + first,
+        "first_frame": first,
+        "length": count,
+    }
+
+
+def join_spans(parts: Sequence[Mapping[str, Numbers]]) -> dict[str, Numbers]:
+    """The spans of several roots one after another, with their cumulative ends."""
+    names = COLUMNS[:-1]
+    empty = np.empty(0, np.int64)
+    spans = {name: np.concatenate([empty, *(part[name] for part in parts)]) for name in names}
+    spans["cumulative_end"] = np.cumsum(spans["length"], dtype=np.int64)
+    return spans
+
+
+class WindowIndex:
+    """The windows of one recipe and split: `len`, `resolve`, `resolve_many`, `index_of`, blocks.
+
+    `parameters` say what it was built with, `inputs` from which files (path, size, sha256).
+    """
+
+    def __init__(self, spans: Mapping[str, Numbers], parameters: Mapping[str, Any]) -> None:
+        self.spans = {name: spans[name] for name in COLUMNS}
+        self.parameters = dict(parameters)
+        self._ends = self.spans["cumulative_end"]
+        self._lookup: tuple[Numbers, Numbers] | None = None
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def resolve(self, index: int) -> Window:
+        """The window at a flat index; raises IndexError outside 0 to len - 1, negatives included."""
+        place = operator.index(index)
+        if not 0 <= place < len(self):
+            raise IndexError(f"window {place}: the index has {len(self)}")
+        span = int(self._ends.searchsorted(place, side="right"))
+        columns = self.spans
+        offset = place - int(self._ends[span]) + int(columns["length"][span])
+        return Window(
+            int(columns["dataset_index"][span]),
+            int(columns["episode_index"][span]),
+            int(columns["first_frame"][span]) + offset,
+            int(columns["first_row"][span]) + offset,
+            span,
+        )
+
+    def resolve_many(self, indices: Sequence[int] | Numbers) -> Windows:
+        """The windows at many flat indices, in their order; raises IndexError as `resolve` does."""
+        places = np.asarray(indices, dtype=np.int64)
+        if len(places) and not (places.min() >= 0 and places.max() < len(self)):
+            outside = places[(places < 0) | (places >= len(self))][0]
+            raise IndexError(f"window {outside}: the index has {len(self)}")
+        span = self._ends.searchsorted(places, side="right")
+        offset = places - (self._ends - self.spans["length"])[span]
+        return Windows(
+            self.spans["dataset_index"][span],
+            self.spans["episode_index"][span],
+            self.spans["first_frame"][span] + offset,
+            self.spans["first_row"][span] + offset,
+            span,
+        )
+
+    def index_of(self, identity: Identity | tuple[int, int, int]) -> int:
+        """The flat index of an identity; raises KeyError if no window has it.
+
+        Where ranges overlap, a window stands twice; the first is given.
+        """
+        dataset, episode, frame = identity
+        for span in self.spans_of(dataset, episode):
+            offset = frame - int(self.spans["first_frame"][span])
+            if 0 <= offset < int(self.spans["length"][span]):
+                return int(self._ends[span] - self.spans["length"][span]) + offset
+        raise KeyError(f"no window of dataset {dataset}, episode {episode} starts at frame {frame}")
+
+    def spans_of(self, dataset_index: int, episode_index: int) -> list[int]:
+        """The spans of an episode, in order."""
+        if self._lookup is None:
+            self._lookup = _lookup_table(self.spans)
+        keys, order = self._lookup
+        key = _span_key(np.int64(dataset_index), np.int64(episode_index))
+        low, high = keys.searchsorted([key, key + 1])
+        return sorted(int(span) for span in order[low:high])
+
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """For each span its first flat index and its length: what a shuffle keeps together."""
+        lengths = self.spans["length"]
+        yield from zip((self._ends - lengths).tolist(), lengths.tolist(), strict=True)
+
+    def save(self, path: Path) -> None:
+        """Write the index as one uncompressed Arrow record batch, whole or not at all."""
+        import pyarrow as pa
+
+        metadata = {
+            _METADATA: orjson.dumps({"schema": _SCHEMA, **self.parameters}, option=orjson.OPT_SORT_KEYS)
+        }
+        schema = pa.schema([(name, pa.int64()) for name in COLUMNS], metadata=metadata)
+        columns = [
+            pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+            for values in self.spans.values()
+        ]
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, schema) as writer:
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, sink.getvalue().to_pybytes())
+
+    @classmethod
+    def open(cls, path: str | Path, *, inputs_below: Path | None = None) -> WindowIndex:
+        """Open a saved index by memory map; with `inputs_below` its inputs' sizes are compared first.
+
+        Raises UsageError if there is none, PrepError if it is damaged or its inputs changed.
+        """
+        batch = _opened(Path(path))
+        metadata = (batch.schema.metadata or {}).get(_METADATA)
+        if metadata is None or tuple(batch.schema.names) != COLUMNS:
+            raise PrepError(f"{path}: not a window index.", remedy="Build it again with the prepare command.")
+        parameters = orjson.loads(metadata)
+        if inputs_below is not None:
+            _refuse_changed_inputs(Path(path), parameters, inputs_below)
+        spans = {
+            name: np.frombuffer(batch[name].buffers()[1], np.int64, len(batch[name])) for name in COLUMNS
+        }
+        return cls(spans, parameters)
+
+
+def _span_key(dataset_index: Numbers | np.int64, episode_index: Numbers | np.int64) -> Any:
+    return (dataset_index << np.int64(40)) | episode_index
+
+
+def _lookup_table(spans: Mapping[str, Numbers]) -> tuple[Numbers, Numbers]:
+    keys = _span_key(spans["dataset_index"], spans["episode_index"])
+    order = np.argsort(keys, kind="stable")
+    return keys[order], order
+
+
+def _opened(path: Path) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    try:
+        with pa.memory_map(str(path)) as source:
+            return pa.ipc.open_file(source).get_batch(0)
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"There is no window index {path}.", remedy="Run the prepare command first."
+        ) from error
+    except (OSError, pa.ArrowException) as error:
+        raise PrepError(
+            f"{path}: not a window index: {str(error).splitlines()[0]}.",
+            remedy="Build it again with the prepare command.",
+        ) from error
+
+
+def _refuse_changed_inputs(path: Path, parameters: Mapping[str, Any], below: Path) -> None:
+    for entry in parameters.get("inputs", ()):
+        source = below / entry["path"]
+        size = source.stat().st_size if source.is_file() else None
+        if size != entry["size"]:
+            found = "is not there" if size is None else f"has {size} bytes"
+            raise PrepError(
+                f"{path}: was built from {entry['path']} of {entry['size']} bytes, which {found} now.",
+                remedy="Run the prepare command with --update to build it again.",
+            )
