@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from prep.findings import Finding, Report
     from prep.preparation import Options, Result, adopt, failures, prepare
     from prep.readers import open
-    from prep.validate import validate
+    from prep.validation import validate
 
 __all__ = [
     "Finding",
@@ -44,7 +44,7 @@ _HOMES = {
     "failures": "prep.preparation",
     "open": "prep.readers",
     "prepare": "prep.preparation",
-    "validate": "prep.validate",
+    "validate": "prep.validation",
 }
 
 

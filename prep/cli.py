@@ -17,6 +17,7 @@ import click
 from prep import __version__
 from prep.cli_group import ExistingPath, Group, Settings
 from prep.cli_options import adopt_options, format_option, options_from, prepare_options, quiet_option
+from prep.cli_robot import droid, lerobot, libero, windows
 from prep.errors import PrepError, UsageError
 
 __all__ = ["cli", "main"]
@@ -56,6 +57,10 @@ def prepare(recipe: str, **values: Any) -> None:
     Example: prep prepare my.toml --out-root data/
     """
     _prepare(recipe, values)
+
+
+for robot_command in (droid, libero, lerobot, windows):
+    cli.add_command(robot_command)
 
 
 def _prepare(recipe: str, values: dict[str, Any]) -> None:

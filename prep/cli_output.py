@@ -51,14 +51,17 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     facts = [
         ("status", _OUTCOMES[result.outcome]),
         ("directory", str(result.root)),
-        ("rows", str(result.rows)),
+        (result.unit, str(result.rows)),
         ("kept" if not planned else "usable", str(result.kept)),
-        ("reused", f"{result.reused} clips"),
-        ("to fetch" if planned else "fetched", f"{result.fetched} clips, {bytes_text(result.bytes)}"),
+        ("reused", f"{result.reused} {result.files_unit}"),
+        (
+            "to fetch" if planned else "fetched",
+            f"{result.fetched} {result.files_unit}, {bytes_text(result.bytes)}",
+        ),
         *((f"failed: {reason}", str(count)) for reason, count in result.failed.items()),
         ("time", seconds_text(result.seconds)),
     ]
-    if result.consumption:
+    if "samples" in result.consumption:
         facts.append(("training reads", _consumption(result.consumption)))
     if result.dataset_id:
         facts.append(("dataset id", short_id(result.dataset_id)))

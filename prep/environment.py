@@ -129,13 +129,14 @@ def _variables(manifest: Manifest, recipe: Recipe) -> Mapping[str, str]:
         raise UsageError(
             f"{absolute}: upstream looks for a directory named {name}.", remedy=f"Rename it to {name}."
         )
-    values = {"out_root": str(absolute.parent), "directory": str(absolute)}
+    parent = str(absolute.parent)
+    values = {"out_root": parent, "parent": parent, "directory": str(absolute)}
     for variable, template in recipe.environment.items():
         unknown = set(_PLACE.findall(template)) - values.keys()
         if unknown or not _NAME.fullmatch(variable):
             raise UsageError(
                 f"The recipe {recipe.name} sets {variable} to {template!r}, which cannot be exported.",
-                remedy="A name has letters, digits and _; a value may use {out_root} and {directory}.",
+                remedy="A name has letters, digits and _; a value may use {out_root}, {parent} and {directory}.",
             )
     return {
         variable: _PLACE.sub(lambda match: values[match[1]], template)

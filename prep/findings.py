@@ -178,6 +178,8 @@ class Report:
     checked: dict[str, int] = field(default_factory=dict)
     datasets: list[dict[str, Any]] = field(default_factory=list)
     accepted_counts: dict[str, int] = field(default_factory=dict)
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
 
     def add(self, finding: Finding) -> None:
         """Take one finding, unless it is deselected; an accepted one is only counted."""
@@ -239,6 +241,8 @@ class Report:
                 {"code": code, "count": count, "reason": self.accepted[code]}
                 for code, count in sorted(self.accepted_counts.items())
             ],
+            "thresholds": dict(self.thresholds),
+            "environment": self.environment,
             "groups": [group.as_dict() for group in self.ordered()],
         }
 

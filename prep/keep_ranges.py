@@ -7,6 +7,7 @@ half-open ranges `[start, end)` of frames, counted from 0 at the episode's start
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,7 @@ class KeepRanges:
 
     def match(self, episodes: Episodes) -> Numbers:
         """For each episode the position of its entry, or -1; int64 [episodes]."""
+        import pyarrow as pa
         import pyarrow.compute as pc
 
         if episodes.ids is None:
@@ -65,7 +67,13 @@ class KeepRanges:
                 "The episode table has no column episode_id, so a filter can match nothing.",
                 remedy="Index without --keep-ranges, or use a tree whose episodes have ids.",
             )
-        found = pc.fill_null(pc.index_in(episodes.ids, value_set=self.ids), -1)
+        try:
+            names = episodes.ids.cast(pa.string())
+        except pa.ArrowException as error:
+            raise PrepError(
+                f"The column episode_id has the type {episodes.ids.type}; text is needed to match a filter."
+            ) from error
+        found = pc.fill_null(pc.index_in(names, value_set=self.ids), -1)
         return np.asarray(found).astype(np.int64)
 
     def spread(self, episodes: Episodes, order: Numbers) -> tuple[Numbers, Numbers, Numbers]:
@@ -104,9 +112,8 @@ class RangeCensus:
         """Count over the episodes of one root."""
         order = np.arange(len(episodes.numbers), dtype=np.int64)
         place, start, end = ranges.spread(episodes, order)
-        filled = end > start
         same = place[1:] == place[:-1]
-        overlapping = _overlapping(place[filled], start[filled], end[filled])
+        overlapping = _overlapping(place, np.maximum(start, 0), np.minimum(end, episodes.lengths[place]))
         first = (
             None
             if not len(overlapping) or episodes.ids is None
@@ -115,7 +122,7 @@ class RangeCensus:
         return cls(
             negative_starts=int((start < 0).sum()),
             past_the_end=int((end > episodes.lengths[place]).sum()),
-            empty=int((~filled).sum()),
+            empty=int((end == start).sum()),
             unsorted=int((same & (start[1:] < start[:-1])).sum()),
             overlapping=len(overlapping),
             overlap=first,
@@ -123,7 +130,9 @@ class RangeCensus:
 
 
 def _overlapping(place: Numbers, start: Numbers, end: Numbers) -> Numbers:
-    """The places whose ranges overlap, each once."""
+    """The places whose ranges overlap inside the episode, each once; ranges are cut to it."""
+    filled = end > start
+    place, start, end = place[filled], start[filled], end[filled]
     by = np.lexsort((start, place))
     place, start, end = place[by], start[by], end[by]
     # The farthest end so far within an episode; the offset keeps episodes apart.
@@ -144,7 +153,10 @@ def load_keep_ranges(path: Path, *, example_id: str, prefix: str | None = None) 
     document = _document(path)
     found_prefix, ids = _ids(path, list(document), example_id, prefix)
     offsets, flat = _flat_ranges(path, document)
-    pairs = np.array(flat, dtype=np.int64).reshape(-1, 2)
+    try:
+        pairs = np.array(flat, dtype=np.int64).reshape(-1, 2)
+    except OverflowError as error:
+        raise PrepError(f"{path}: {max(flat)} is no frame number.", remedy=_REMEDY) from error
     backwards = np.flatnonzero(pairs[:, 1] < pairs[:, 0])
     if len(backwards):
         at = int(backwards[0])
@@ -189,7 +201,9 @@ def _flat_ranges(path: Path, document: Mapping[str, Any]) -> tuple[Numbers, list
     offsets = [0]
     for key, ranges in document.items():
         if not isinstance(ranges, list):
-            raise PrepError(f"{path}: {key}: {ranges!r} is not a list of [start, end].", remedy=_REMEDY)
+            raise PrepError(
+                f"{path}: {key}: {reprlib.repr(ranges)} is not a list of [start, end].", remedy=_REMEDY
+            )
         for pair in ranges:
             # `type(...) is int` and not isinstance: a truth value is no frame.
             if (
@@ -198,7 +212,9 @@ def _flat_ranges(path: Path, document: Mapping[str, Any]) -> tuple[Numbers, list
                 or type(pair[0]) is not int
                 or type(pair[1]) is not int
             ):
-                raise PrepError(f"{path}: {key}: {pair!r} is not a pair of whole numbers.", remedy=_REMEDY)
+                raise PrepError(
+                    f"{path}: {key}: {reprlib.repr(pair)} is not a pair of whole numbers.", remedy=_REMEDY
+                )
             flat += pair
         offsets.append(len(flat) // 2)
     return np.array(offsets, dtype=np.int64), flat
@@ -214,14 +230,16 @@ def _ids(path: Path, keys: list[str], example_id: str, prefix: str | None) -> tu
             f"{path}: some keys are full paths ({composite[0]}) and some are bare ids ({bare}).",
             remedy=_REMEDY,
         )
-    wanted = prefix if prefix is not None else _prefix_of(composite[0], example_id)
-    wanted = wanted.rstrip("/")
+    wanted = _prefix_of(composite[0], example_id) if prefix is None else prefix
+    if not composite[0].startswith(f"{wanted}/"):
+        wanted = wanted.rstrip("/")
     ids = []
     for key in keys:
         head, _, tail = key.partition(_BETWEEN)
         if not head.startswith(f"{wanted}/") or tail != head + _LAST:
             raise PrepError(
-                f"{path}: the key {key} has not the prefix {wanted} (an episode of the dataset: {example_id}).",
+                f"{path}: the key {key} is no episode's path with the prefix {wanted!r} "
+                f"(an episode of the dataset: {example_id}).",
                 remedy="Give the prefix of the keys with --source-prefix or DROID_FILTER_SOURCE_PREFIX.",
             )
         ids.append(head[len(wanted) + 1 :])
@@ -229,5 +247,7 @@ def _ids(path: Path, keys: list[str], example_id: str, prefix: str | None) -> tu
 
 
 def _prefix_of(key: str, example_id: str) -> str:
+    """What stands before the episode id, which has as many parts as `example_id`; "" if nothing does."""
     head = key.partition(_BETWEEN)[0]
-    return head.rsplit("/", example_id.count("/") + 1)[0]
+    before, *episode = head.rsplit("/", example_id.count("/") + 1)
+    return before if len(episode) == example_id.count("/") + 1 else ""

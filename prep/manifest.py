@@ -31,10 +31,11 @@ __all__ = [
     "RECORDS_TABLE",
     "STATE",
     "FileRow",
+    "Known",
     "Manifest",
     "RecordRow",
-    "rows_digest",
     "read_rows",
+    "rows_digest",
     "short_id",
     "write_table",
 ]
@@ -49,6 +50,9 @@ SCHEMA = "prep-manifest/1"
 _SHORT = 12
 
 
+Known = Literal["computed", "hub_listing", "size_only", "external"]
+
+
 @dataclass(frozen=True, slots=True)
 class FileRow:
     """One file of the dataset. `path` is relative to the dataset's directory, `size` in bytes."""
@@ -56,7 +60,7 @@ class FileRow:
     path: str
     size: int
     sha256: str | None
-    known: Literal["computed", "hub_listing", "size_only", "external"]
+    known: Known
     role: Literal["payload", "view", "source"]
 
 

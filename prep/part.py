@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Final, Self
+from typing import Final, Self
 
 from prep.files import disk_errors
 from prep.signatures import HEAD_BYTES
@@ -29,7 +30,7 @@ class Part:
         self.head = b""
         self._on_bytes = on_bytes
         self._sha256 = hashlib.sha256()
-        self._file: BinaryIO
+        self._file: io.BufferedRandom
 
     def __enter__(self) -> Self:
         with disk_errors(self.path):

@@ -15,7 +15,7 @@ from prep.recipe import Recipe, Split, built_in, load_recipe, recipe_from
 from prep.stages.adopted import Adoption
 from prep.stages.conversations import prepare_split
 from prep.stages.finished import sound_manifest
-from prep.stages.options import Options, Outcome, Result
+from prep.stages.options import FAILURES_SHOWN, Options, Outcome, Result
 from prep.workspace import attempt_path, ledger_path
 
 __all__ = ["Options", "Result", "adopt", "failures", "prepare"]
@@ -110,7 +110,9 @@ def adopt(
 
 def _report(adoption: Adoption, result: Result, options: Options) -> None:
     """Tell in the result what was found; remove leftovers if that is asked and all is done."""
-    result.findings.extend(adoption.broken)
+    result.findings.extend(adoption.broken[:FAILURES_SHOWN])
+    if adoption.broken:
+        result.notes.append(f"{len({item.path for item in adoption.broken})} clips were broken")
     if adoption.unverified:
         result.notes.append(f"{adoption.unverified} kept clips could not be compared with their server")
     if adoption.changed:

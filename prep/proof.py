@@ -23,7 +23,15 @@ from prep.recipe import canonical_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Proof", "check_sizes", "holds_content_twice", "load_proof", "table_batches", "table_digest"]
+__all__ = [
+    "Proof",
+    "check_sizes",
+    "holds_content_twice",
+    "leaves",
+    "load_proof",
+    "table_batches",
+    "table_digest",
+]
 
 TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "files": ("path", "size", "sha256", "known", "role"),
@@ -277,6 +285,8 @@ def check_sizes(proof: Proof, seen: array[int], sizes: array[int], emit: Emit) -
     listed = array("q")
     external: set[str] = set()
     for paths, stated, how in proof.columns("files", "path", "size", "known"):
+        for path in filter(leaves, paths):
+            emit(found("FIL011", MANIFEST, f"its files table names {path!r}, outside the directory"))
         wanted = np.fromiter(map(hash, paths), np.int64, len(paths))
         listed.frombytes(wanted.tobytes())
         if "external" in how:
@@ -286,9 +296,16 @@ def check_sizes(proof: Proof, seen: array[int], sizes: array[int], emit: Emit) -
         actual = np.where(was_seen, known[found_at], 0) if len(hashes) else np.zeros(len(paths), np.int64)
         agrees = was_seen & ((actual == np.array(stated, np.int64)) | (actual <= 0))
         for at in np.flatnonzero(~agrees).tolist():
+            if leaves(paths[at]):
+                continue
             size = int(actual[at]) if was_seen[at] else _size(proof.root / paths[at])
             _compare(paths[at], size, stated[at], how[at], emit)
     return listed, external
+
+
+def leaves(path: str) -> bool:
+    """Whether a path of a table leaves the dataset's directory; judged on the text."""
+    return path.startswith("/") or (".." in path and ".." in path.split("/"))
 
 
 def holds_content_twice(proof: Proof) -> bool:

@@ -19,6 +19,9 @@ from prep.resources import data_folder
 __all__ = ["Recipe", "Split", "built_in", "canonical_json", "load_recipe", "recipe_from"]
 
 
+KINDS = ("conversations", "lerobot")
+
+
 def canonical_json(document: object) -> bytes:
     """The one spelling of a document that digests are taken of: sorted keys, no spaces, UTF-8."""
     return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
@@ -26,10 +29,11 @@ def canonical_json(document: object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One split of a recipe: the directory that it makes, and where its rows come from.
+    """One dataset that a recipe makes: its directory, and where its content comes from.
 
     Either `repo` and `file` (a table in a Hub dataset, at `revision` or the newest)
-    or `table` (a local file, relative to the recipe's own folder).
+    or `table` (a local file, relative to the recipe's own folder); for robot data `repo`
+    and `folder` in it.
     """
 
     name: str
@@ -40,6 +44,7 @@ class Split:
     file: str | None = None
     table: str | None = None
     expected_rows: int | None = None
+    folder: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,10 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
 
 def recipe_from(document: Mapping[str, Any], *, folder: Path, named: str) -> Recipe:
     """A recipe from its document, such as the one that a manifest keeps; raises UsageError."""
-    for pointer, message in schemas.errors("recipe", document):
+    kind = document.get("kind")
+    if kind not in KINDS:
+        raise UsageError(f"{named}: the kind {kind!r} is not known.", remedy=f"Kinds: {', '.join(KINDS)}.")
+    for pointer, message in schemas.errors(f"recipe-{kind}", document):
         raise UsageError(
             f"{named}: {pointer}: {message}.",
             remedy="Correct the recipe; its keys are described in docs/own-table.md.",
@@ -116,7 +124,7 @@ def recipe_from(document: Mapping[str, Any], *, folder: Path, named: str) -> Rec
         kind=document["kind"],
         document=document,
         folder=folder,
-        splits=tuple(_split_from(name, entry) for name, entry in document["splits"].items()),
+        splits=tuple(_split_from(name, entry) for name, entry in _parts(document).items()),
         title=document.get("title", ""),
         license=document.get("license", ""),
         consumers=tuple(document.get("consumers", ())),
@@ -124,6 +132,12 @@ def recipe_from(document: Mapping[str, Any], *, folder: Path, named: str) -> Rec
         not_provided=not_provided,
         accepted=document.get("accepted", {}),
     )
+
+
+def _parts(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The datasets that a recipe makes: its splits, or the datasets of robot data, split by episode."""
+    parts: Mapping[str, Any] = document["splits"] if "splits" in document else document["datasets"]
+    return parts
 
 
 def _split_from(name: str, entry: Mapping[str, Any]) -> Split:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +13,7 @@ from typing import Any, Final
 from prep.findings import Finding, found
 from prep.layouts.conversations import META
 from prep.manifest import MANIFEST, STATE
-from prep.recipe import built_in, load_recipe
+from prep.recipe import built_in
 
 __all__ = ["find_datasets", "other_layout"]
 
@@ -85,13 +86,21 @@ def _hub_cache(folder: Path) -> Told:
 
 
 def _prepare_from(repo: str) -> str:
-    for name, path in built_in().items():
-        for split in load_recipe(path).splits:
-            if split.repo == repo:
-                return f"Run `prep {name} --split {split.name}`: it takes what the cache already holds."
+    for name, split, source in _table_sources():
+        if source.get("repo") == repo:
+            return f"Run `prep {name} --split {split}`: it takes what the cache already holds."
     return (
         f"Write a recipe with the repository {repo} and run `prep prepare RECIPE.toml` (docs/own-table.md)."
     )
+
+
+def _table_sources() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """The built-in recipes made from tables: recipe, split, and what the split states of its source."""
+    for name, path in built_in().items():
+        # Not `load_recipe`: only two keys are of interest, and those of other kinds have no splits.
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        for split, source in document.get("splits", {}).items():
+            yield name, split, source
 
 
 def _saved_dataset(folder: Path) -> Told:
@@ -151,13 +160,9 @@ def _table(folder: Path) -> Told:
     files = _named(folder, ".csv")
     if not files:
         return None
-    for name, path in built_in().items():
-        for split in load_recipe(path).splits:
-            if split.file in files:
-                return (
-                    f"a download of the source table {split.file}",
-                    f"Run `prep {name} --split {split.name}`.",
-                )
+    for name, split, source in _table_sources():
+        if source.get("file") in files:
+            return f"a download of the source table {source['file']}", f"Run `prep {name} --split {split}`."
     return f"a source table, {files[0]}", (
         "Write a recipe that names the table and run `prep prepare RECIPE.toml` (docs/own-table.md)."
     )

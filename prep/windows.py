@@ -9,6 +9,7 @@ resolved by bisecting their cumulative ends (contracts, sections 4 and 5).
 from __future__ import annotations
 
 import operator
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,9 @@ __all__ = ["COLUMNS", "Episodes", "Identity", "Window", "WindowIndex", "Windows"
 COLUMNS = ("dataset_index", "episode_index", "first_row", "first_frame", "length", "cumulative_end")
 _METADATA = b"prep.windows"
 _SCHEMA = "prep-windows/1"
+_EPISODE_BITS = 40  # of a lookup key; the dataset's index stands above them
+_MOST_EPISODES = 1 << _EPISODE_BITS
+_MOST_DATASETS = 1 << (63 - _EPISODE_BITS)
 
 
 class Identity(NamedTuple):
@@ -102,7 +106,8 @@ def root_spans(
         count = episodes.lengths[order] - chunk_length
     else:
         place, start, end = ranges.spread(episodes, order)
-        first = np.maximum(start, 0)
+        # Not beyond the episode: a start near 2**63 would wrap round below.
+        first = np.clip(start, 0, episodes.lengths[place])
         count = np.minimum(end, episodes.lengths[place]) - chunk_length - first
     kept = count > 0
     place, first, count = place[kept], first[kept], count[kept]
@@ -140,11 +145,18 @@ class WindowIndex:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def resolve(self, index: int) -> Window:
-        """The window at a flat index; raises IndexError outside 0 to len - 1, negatives included."""
+        """The window at a flat index.
+
+        Raises IndexError outside 0 to len - 1, negatives included, and TypeError for what is no
+        whole number; a truth value is none.
+        """
+        if isinstance(index, bool):
+            raise TypeError("a window's index is a whole number, not a truth value")
         place = operator.index(index)
         if not 0 <= place < len(self):
             raise IndexError(f"window {place}: the index has {len(self)}")
-        span = int(self._ends.searchsorted(place, side="right"))
+        # A memoryview gives Python's own integers, several times faster than numpy's scalars.
+        span = bisect_right(self._ends.data, place)
         columns = self.spans
         offset = place - int(self._ends[span]) + int(columns["length"][span])
         return Window(
@@ -156,11 +168,14 @@ class WindowIndex:
         )
 
     def resolve_many(self, indices: Sequence[int] | Numbers) -> Windows:
-        """The windows at many flat indices, in their order; raises IndexError as `resolve` does."""
-        places = np.asarray(indices, dtype=np.int64)
-        if len(places) and not (places.min() >= 0 and places.max() < len(self)):
+        """The windows at many flat indices, in their order; raises what `resolve` raises."""
+        places = np.asarray(indices)
+        if places.dtype.kind not in "iu" and places.size:
+            raise TypeError(f"windows' indices are whole numbers, not {places.dtype}")
+        if places.size and not (places.min() >= 0 and places.max() < len(self)):
             outside = places[(places < 0) | (places >= len(self))][0]
             raise IndexError(f"window {outside}: the index has {len(self)}")
+        places = places.astype(np.int64, copy=False)
         span = self._ends.searchsorted(places, side="right")
         offset = places - (self._ends - self.spans["length"])[span]
         return Windows(
@@ -185,6 +200,8 @@ class WindowIndex:
 
     def spans_of(self, dataset_index: int, episode_index: int) -> list[int]:
         """The spans of an episode, in order."""
+        if not (0 <= dataset_index < _MOST_DATASETS and 0 <= episode_index < _MOST_EPISODES):
+            return []
         if self._lookup is None:
             self._lookup = _lookup_table(self.spans)
         keys, order = self._lookup
@@ -198,7 +215,12 @@ class WindowIndex:
         yield from zip((self._ends - lengths).tolist(), lengths.tolist(), strict=True)
 
     def save(self, path: Path) -> None:
-        """Write the index as one uncompressed Arrow record batch, whole or not at all."""
+        """Write the index, whole or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """The index as an Arrow file of one uncompressed record batch; equal indices give equal bytes."""
         import pyarrow as pa
 
         metadata = {
@@ -212,8 +234,8 @@ class WindowIndex:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, schema) as writer:
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, sink.getvalue().to_pybytes())
+        data: bytes = sink.getvalue().to_pybytes()
+        return data
 
     @classmethod
     def open(cls, path: str | Path, *, inputs_below: Path | None = None) -> WindowIndex:
@@ -221,21 +243,19 @@ class WindowIndex:
 
         Raises UsageError if there is none, PrepError if it is damaged or its inputs changed.
         """
-        batch = _opened(Path(path))
-        metadata = (batch.schema.metadata or {}).get(_METADATA)
-        if metadata is None or tuple(batch.schema.names) != COLUMNS:
-            raise PrepError(f"{path}: not a window index.", remedy="Build it again with the prepare command.")
-        parameters = orjson.loads(metadata)
+        path = Path(path)
+        batch = _opened(path)
+        parameters = _parameters(path, batch.schema)
         if inputs_below is not None:
-            _refuse_changed_inputs(Path(path), parameters, inputs_below)
-        spans = {
-            name: np.frombuffer(batch[name].buffers()[1], np.int64, len(batch[name])) for name in COLUMNS
-        }
+            _refuse_changed_inputs(path, parameters, inputs_below)
+        spans = {name: np.frombuffer(batch[name].buffers()[1], np.int64, batch.num_rows) for name in COLUMNS}
+        if (spans["length"] < 1).any() or (spans["length"].cumsum() != spans["cumulative_end"]).any():
+            raise _no_index(path, "its cumulative ends are not those of its lengths")
         return cls(spans, parameters)
 
 
 def _span_key(dataset_index: Numbers | np.int64, episode_index: Numbers | np.int64) -> Any:
-    return (dataset_index << np.int64(40)) | episode_index
+    return (dataset_index << np.int64(_EPISODE_BITS)) | episode_index
 
 
 def _lookup_table(spans: Mapping[str, Numbers]) -> tuple[Numbers, Numbers]:
@@ -245,20 +265,42 @@ def _lookup_table(spans: Mapping[str, Numbers]) -> tuple[Numbers, Numbers]:
 
 
 def _opened(path: Path) -> pa.RecordBatch:
+    """The only record batch of an index, mapped; its columns are those of an index."""
     import pyarrow as pa
 
     try:
         with pa.memory_map(str(path)) as source:
-            return pa.ipc.open_file(source).get_batch(0)
+            reader = pa.ipc.open_file(source)
+            if reader.schema != pa.schema([(name, pa.int64()) for name in COLUMNS]):
+                raise _no_index(path, "it has other columns")
+            if reader.num_record_batches != 1:
+                raise _no_index(path, f"it has {reader.num_record_batches} record batches")
+            batch = reader.get_batch(0)
+            batch.validate()
+            return batch
     except FileNotFoundError as error:
         raise UsageError(
             f"There is no window index {path}.", remedy="Run the prepare command first."
         ) from error
     except (OSError, pa.ArrowException) as error:
-        raise PrepError(
-            f"{path}: not a window index: {str(error).splitlines()[0]}.",
-            remedy="Build it again with the prepare command.",
-        ) from error
+        raise _no_index(path, str(error).partition("\n")[0].rstrip(".")) from error
+
+
+def _parameters(path: Path, schema: pa.Schema) -> dict[str, Any]:
+    """What the index was built with; raises PrepError if it is none, or of another version."""
+    try:
+        parameters = orjson.loads((schema.metadata or {}).get(_METADATA, b"null"))
+    except orjson.JSONDecodeError as error:
+        raise _no_index(path, f"its parameters are no JSON: {error}") from error
+    if not isinstance(parameters, dict) or parameters.pop("schema", None) != _SCHEMA:
+        raise _no_index(path, f"its parameters are not {_SCHEMA}")
+    return parameters
+
+
+def _no_index(path: Path, why: str) -> PrepError:
+    return PrepError(
+        f"{path}: not a whole window index: {why}.", remedy="Build it again with the prepare command."
+    )
 
 
 def _refuse_changed_inputs(path: Path, parameters: Mapping[str, Any], below: Path) -> None:

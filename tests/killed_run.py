@@ -2,7 +2,7 @@
 
 Not a test: a process that test_crash.py starts. It reads one JSON line a run from stdin,
 `{"at": N, "arguments": [...]}` (N = 0: never), and answers with one: the child's exit status
-(-9 where it was killed) and how many changes it had made by its end.
+(-9 where it was killed), how many changes it had made by its end, and what it said on stderr.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
+import tempfile
+import traceback
 
 # Whatever a run imports, so that the children need not.
 import httpx  # noqa: F401
-import huggingface_hub  # noqa: F401
-import huggingface_hub.hf_api
+import huggingface_hub.hf_api  # noqa: F401
 import pyarrow.parquet  # noqa: F401
 
 import prep.preparation  # noqa: F401
@@ -32,18 +32,24 @@ def main() -> None:
     for line in sys.stdin:
         order = json.loads(line)
         ours, theirs = os.pipe()
-        child = os.fork()
-        if child == 0:
-            run(order["at"], order["arguments"], theirs)
-        os.close(theirs)
-        _, status = os.waitpid(child, 0)
-        with os.fdopen(ours) as pipe:
-            counted = pipe.read()
-        answer = {"status": os.waitstatus_to_exitcode(status), "changes": int(counted or 0)}
+        with tempfile.TemporaryFile("w+") as log:
+            child = os.fork()
+            if child == 0:
+                run(order["at"], order["arguments"], theirs, log.fileno())
+            os.close(theirs)
+            _, status = os.waitpid(child, 0)
+            with os.fdopen(ours) as pipe:
+                counted = pipe.read()
+            log.seek(0)
+            answer = {
+                "status": os.waitstatus_to_exitcode(status),
+                "changes": int(counted or 0),
+                "said": log.read(),
+            }
         print(json.dumps(answer), flush=True)
 
 
-def run(at: int, arguments: list[str], pipe: int) -> None:
+def run(at: int, arguments: list[str], pipe: int, log: int) -> None:
     """Be the command; never returns."""
     numbers = itertools.count(1)
     out = arguments[arguments.index("--out-root") + 1]
@@ -62,9 +68,8 @@ def run(at: int, arguments: list[str], pipe: int) -> None:
             if made == at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    with Path(os.devnull).open("r+") as nothing:
-        for stream in (0, 1, 2):
-            os.dup2(nothing.fileno(), stream)
+    for stream in (1, 2):
+        os.dup2(log, stream)
     sys.addaudithook(on_event)
     sys.argv = ["prep", *arguments]
     status = 70
@@ -72,7 +77,10 @@ def run(at: int, arguments: list[str], pipe: int) -> None:
         cli.main()
     except SystemExit as end:
         status = int(end.code or 0)
+    except BaseException:
+        traceback.print_exc()
     finally:
+        sys.stderr.flush()
         os.write(pipe, str(made).encode())
         os._exit(status)
 

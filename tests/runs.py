@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from tests.trees import clip_bytes
-
 from prep.loopback import LoopbackHub
 from prep.manifest import Manifest
+from tests.trees import clip_bytes
 
 __all__ = [
     "NAME",
+    "THOROUGH",
     "Clip",
     "World",
     "assert_clean",
@@ -34,6 +34,7 @@ __all__ = [
     "finished_sources",
     "lock_text",
     "wait_for",
+    "whole_tree",
 ]
 
 REPOSITORY = "videophysics/videophy2_test"
@@ -41,6 +42,8 @@ TABLE = "videophy2_test.csv"
 HOST = "https://clips.example/"
 NAME = "videophy2_val"
 PROJECT = Path(__file__).resolve().parents[1]
+THOROUGH = bool(os.environ.get("PREP_THOROUGH"))
+"""Whether the tests of interrupted runs take every case instead of a sample; takes some minutes."""
 _PATIENCE = 60.0
 
 
@@ -58,7 +61,7 @@ class World:
 
     hub: LoopbackHub
     folder: Path
-    commit: str = ""
+    table: bytes = b""
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def publish(self, clips: Sequence[Clip], pad: int = 0) -> None:
@@ -69,7 +72,8 @@ class World:
         for number, clip in enumerate(clips):
             writer.writerow([f"A clip, number {number}", HOST + clip.name, 3, clip.content % 5 + 1, 1])
             self.hub.add_file(clip.name, padded(clip.content, pad))
-        self.commit = self.hub.add_repo(REPOSITORY, {TABLE: text.getvalue().encode()})
+        self.table = text.getvalue().encode()
+        self.hub.add_repo(REPOSITORY, {TABLE: self.table})
 
     def environment(self) -> dict[str, str]:
         """The child's environment: nothing of this machine's Hub, no proxies."""
@@ -91,7 +95,9 @@ class World:
         fixed = ["--split", "val", "--prompt", "builtin", "--mirror", mirror, "--timeout", "5", "-q"]
         return ["videophy2", "--out-root", str(out), *fixed, *options]
 
-    def start(self, out: Path, *options: str, python: Sequence[str] = ("-m", "prep"), **more: Any) -> subprocess.Popen[str]:  # fmt: skip
+    def start(
+        self, out: Path, *options: str, python: Sequence[str] = ("-m", "prep"), **more: Any
+    ) -> subprocess.Popen[str]:
         """Start a run."""
         return subprocess.Popen(
             [sys.executable, *python, *self.arguments(out, *options)],
@@ -117,6 +123,14 @@ class World:
         """The names of the clips that were asked for since the log was cleared, one a request."""
         bodies = (record for record in self.hub.requests if record.method == "GET")
         return [unquote(record.path[7:]) for record in bodies if record.path.startswith("/files/")]
+
+
+def whole_tree(clips: Sequence[Clip], folder: Path) -> dict[str, str]:
+    """The digests of what an undisturbed run makes of these clips; the same on every Hub."""
+    with LoopbackHub() as hub:
+        world = World(hub, folder)
+        world.publish(clips)
+        return digests(world.complete(folder / "out"))
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
@@ -152,8 +166,9 @@ def digests(root: Path) -> dict[str, str]:
 
 def assert_clean(root: Path) -> None:
     """Nothing of a run is left in a finished dataset."""
-    assert sorted(os.listdir(root / ".prep")) == ["files.parquet", "records.parquet", "source"]
-    assert sorted(os.listdir(root)) == [".prep", "manifest.json", "media", "meta.json", "text"]
+    inside = [sorted(path.name for path in folder.iterdir()) for folder in (root, root / ".prep")]
+    assert inside[0] == [".prep", "manifest.json", "media", "meta.json", "text"]
+    assert inside[1] == ["files.parquet", "records.parquet", "source"]
     assert [path for path in root.rglob("*") if path.name.endswith((".partial", ".part"))] == []
 
 

@@ -15,6 +15,7 @@ from tests.runs import Clip, World
 from tests.trees import make_tree
 
 from prep import __version__
+from prep.cli import main
 from prep.loopback import Fault, FaultKind, LoopbackHub
 from prep.workspace import Workspace
 
@@ -175,9 +176,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("arguments", "near"), MISTAKES, ids=[" ".join(item[0])[:40] for item in MISTAKES])
 def test_a_mistake_is_one_sentence_with_what_was_meant(
-    arguments: tuple[str, ...], near: str, place: Path
+    arguments: tuple[str, ...],
+    near: str,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert near in told(prep(*arguments, cwd=place, env={"HF_HUB_OFFLINE": "1"}), 2)
+    # In this process, for there are many of them; `main` is what the child process would run.
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "argv", ["prep", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert near in told(subprocess.CompletedProcess(arguments, int(end.value.code or 0), "", said.err), 2)
 
 
 def test_validate_and_env_take_the_folder_that_runs_make_by_default(place: Path) -> None:

@@ -1,18 +1,23 @@
-"""Runs beside one another: one writes, the others wait or say who it is; the number of jobs changes nothing."""
+"""Runs beside one another: one writes, the others wait or name it; the number of jobs changes no byte."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from prep.lock import STALE_SECONDS, Lock
+from prep.loopback import Fault, FaultKind, LoopbackHub
 from tests.runs import (
     NAME,
     Clip,
@@ -23,26 +28,24 @@ from tests.runs import (
     ended,
     lock_text,
     wait_for,
+    whole_tree,
 )
-
-from prep.lock import STALE_SECONDS
-from prep.loopback import Fault, FaultKind, LoopbackHub
 
 CLIPS = [*(Clip(f"clip {n}.mp4", n) for n in range(10)), Clip("twin.mp4", 3), Clip("clip 5.mp4", 5)]
 
 
-@pytest.fixture(scope="module")
-def hub() -> Iterator[LoopbackHub]:
-    with LoopbackHub() as server:
-        yield server
-
-
 @pytest.fixture
-def world(hub: LoopbackHub, tmp_path: Path) -> World:
-    hub.faults.clear()
-    made = World(hub, tmp_path)
-    made.publish(CLIPS)
-    return made
+def world(tmp_path: Path) -> Iterator[World]:
+    with LoopbackHub() as hub:
+        made = World(hub, tmp_path)
+        made.publish(CLIPS)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The tree that a run with nobody beside it makes of CLIPS."""
+    return whole_tree(CLIPS, tmp_path_factory.mktemp("alone"))
 
 
 @pytest.fixture
@@ -102,14 +105,12 @@ def test_two_runs_that_begin_together(world: World, out: Path) -> None:
     assert set(Counter(world.fetched()).values()) == {1}
 
 
-def test_eight_runs_that_wait(world: World, out: Path, tmp_path: Path) -> None:
-    expected = digests(world.complete(tmp_path / "alone"))
-    world.hub.clear_requests()
+def test_eight_runs_that_wait(world: World, out: Path, alone: dict[str, str]) -> None:
     runs = [world.start(out, "--wait") for _ in range(8)]
     results = [ended(process) for process in runs]
     assert [status for status, _ in results] == [0] * 8, results
     assert not any("Traceback" in said or "Exception" in said for _, said in results)
-    assert digests(out / NAME) == expected
+    assert digests(out / NAME) == alone
     assert_clean(out / NAME)
     assert Counter(world.fetched()) == Counter({clip.name for clip in CLIPS})
 
@@ -117,29 +118,12 @@ def test_eight_runs_that_wait(world: World, out: Path, tmp_path: Path) -> None:
 def test_both_splits_do_not_wait_for_each_other(world: World, out: Path) -> None:
     """A held split does not keep the other from being done."""
     leave_lock(out, lock_text(host="elsewhere"))
-    (out / "videophy2_train").mkdir()
-    source = world.hub.add_repo("videophysics/videophy2_train", {"videophy2_training.csv": table_of(world)})
-    assert source
+    world.hub.add_repo("videophysics/videophy2_train", {"videophy2_training.csv": world.table})
     status, said = world.run(out, "--split", "both")
     assert status == 3
     assert "elsewhere" in said
     assert "Traceback" not in said
     assert (out / "videophy2_train" / "manifest.json").exists()
-
-
-def table_of(world: World) -> bytes:
-    from prep.hub import download, listing
-
-    environment = world.environment()
-    before = {name: os.environ.get(name) for name in ("HF_ENDPOINT", "HF_HOME")}
-    try:
-        os.environ.update({name: environment[name] for name in before})
-        return download(listing("videophysics/videophy2_test"), "videophy2_test.csv").read_bytes()
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
 
 
 def test_waiting_ends_upon_a_signal(world: World, out: Path) -> None:
@@ -183,7 +167,9 @@ def test_the_lock_of_a_process_that_lives(world: World, out: Path) -> None:
     assert f"process {os.getpid()} " in assert_one_failure(*world.run(out))
 
 
-@pytest.mark.parametrize("text", [lock_text(host="elsewhere", process=1), "", "\0" * 64, "\x80[]", '{"process": -1}'])
+@pytest.mark.parametrize(
+    "text", [lock_text(host="elsewhere", process=1), "", "\0" * 64, "\x80[]", '{"process": -1}']
+)
 def test_a_lock_that_only_its_heartbeat_tells_of(world: World, out: Path, text: str) -> None:
     leave_lock(out, text, age=STALE_SECONDS - 20)
     assert_one_failure(*world.run(out))
@@ -201,22 +187,17 @@ def test_another_container_of_this_host(world: World, out: Path) -> None:
 
 def own_lock(**changes: object) -> str:
     """The lock that a run in this process would write, with some facts changed."""
-    import json
-
-    from prep.lock import Lock
-
-    folder = Path(os.environ.get("TMPDIR", "/tmp"))
-    lock = Lock(folder / f"lock-of-{os.getpid()}")
-    lock.acquire(wait=False)
-    try:
-        return lock_text(**{**json.loads(lock.path.read_text()), **changes})
-    finally:
-        lock.release()
+    with tempfile.TemporaryDirectory() as folder:
+        lock = Lock(Path(folder) / "lock")
+        lock.acquire(wait=False)
+        try:
+            return lock_text(**{**json.loads(lock.path.read_text()), **changes})
+        finally:
+            lock.release()
 
 
 @pytest.mark.parametrize("change", ["removed", "replaced"])
-def test_a_run_that_loses_its_lock(world: World, out: Path, tmp_path: Path, change: str) -> None:
-    expected = digests(world.complete(tmp_path / "alone"))
+def test_a_run_that_loses_its_lock(world: World, out: Path, alone: dict[str, str], change: str) -> None:
     slow(world, 0.05)
     world.hub.clear_requests()
     process = begun(world, out)
@@ -230,23 +211,13 @@ def test_a_run_that_loses_its_lock(world: World, out: Path, tmp_path: Path, chan
         assert lock_of(out).read_text() == other  # not ours to remove
         lock_of(out).unlink()
     world.hub.clear_requests()
-    assert digests(world.complete(out)) == expected
+    assert digests(world.complete(out)) == alone
     assert world.fetched() == []
 
 
-def test_the_heart_of_a_run_beats(world: World, out: Path) -> None:
-    slow(world, 0.6)
-    process = begun(world, out)
-    began = lock_of(out).stat().st_mtime
-    wait_for(lambda: lock_of(out).stat().st_mtime > began, process)
-    process.kill()
-    ended(process)
-
-
 @pytest.mark.parametrize("jobs", ["1", "16"])
-def test_jobs_change_no_byte(world: World, tmp_path: Path, jobs: str) -> None:
-    expected = digests(world.complete(tmp_path / "four", "--jobs", "4"))
-    assert digests(world.complete(tmp_path / jobs, "--jobs", jobs)) == expected
+def test_jobs_change_no_byte(world: World, out: Path, alone: dict[str, str], jobs: str) -> None:
+    assert digests(world.complete(out, "--jobs", jobs)) == alone
 
 
 NO_SOCKETS = """

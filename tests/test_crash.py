@@ -1,12 +1,11 @@
 """A run that is killed or stopped at any moment, and run again, ends as if nothing had happened.
 
-`PREP_KILLS=all` kills before every single change of the disk; by default a seeded sample is taken.
+`PREP_THOROUGH=1` kills before every single change of the disk; by default a seeded sample is taken.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import signal
@@ -17,8 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+
+from prep.loopback import Fault, FaultKind, LoopbackHub
 from tests.runs import (
     NAME,
+    THOROUGH,
     Clip,
     World,
     assert_clean,
@@ -30,10 +32,7 @@ from tests.runs import (
     wait_for,
 )
 
-from prep.loopback import Fault, FaultKind, LoopbackHub
-
 SEED = 20240607
-ALL = os.environ.get("PREP_KILLS") == "all"
 CONTENTS = range(40)
 # Row 8 has the clip of row 4 under another name, row 11 that of row 2 under the same.
 BEFORE = [Clip(f"clip {n}.mp4", n) for n in range(12)]
@@ -41,18 +40,12 @@ BEFORE[7], BEFORE[10] = Clip("twin.mp4", 3), BEFORE[1]
 AFTER = [BEFORE[0], Clip("new.mp4", 30), *BEFORE[1:]]
 
 
-@pytest.fixture(scope="module")
-def hub() -> Iterator[LoopbackHub]:
-    with LoopbackHub() as server:
-        yield server
-
-
 @pytest.fixture
-def world(hub: LoopbackHub, tmp_path: Path) -> World:
-    hub.faults.clear()
-    made = World(hub, tmp_path)
-    made.publish(BEFORE)
-    return made
+def world(tmp_path: Path) -> Iterator[World]:
+    with LoopbackHub() as hub:
+        made = World(hub, tmp_path)
+        made.publish(BEFORE)
+        yield made
 
 
 class Killing:
@@ -77,6 +70,7 @@ class Killing:
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
         answer = json.loads(self.process.stdout.readline())
+        assert answer["status"] in (0, 1, -9), answer["said"]
         return answer["status"], answer["changes"]
 
 
@@ -91,13 +85,15 @@ def killing(world: World) -> Iterator[Killing]:
 
 def points(changes: int, sample: int) -> list[int]:
     """Numbers of changes to be killed before: all, or a seeded sample that holds the last ones."""
-    if ALL:
+    if THOROUGH:
         return list(range(1, changes + 1))
     some = random.Random(SEED).sample(range(1, changes - 5), sample)
     return sorted(some) + list(range(changes - 5, changes + 1))
 
 
-def check_kills(killing: Killing, out: Path, expected: dict[str, str], at: Sequence[int], *options: str) -> None:
+def check_kills(
+    killing: Killing, out: Path, expected: dict[str, str], at: Sequence[int], *options: str
+) -> None:
     """Kill a run at each of the points, one after the other, then let one end."""
     world, root = killing.world, out / NAME
     for point in at:
@@ -208,13 +204,13 @@ def instants(seconds: float, chains: int) -> list[list[Callable[[subprocess.Pope
     ]
 
 
-@pytest.mark.parametrize("chain", range(20 if ALL else 5))
+@pytest.mark.parametrize("chain", range(20 if THOROUGH else 5))
 def test_kill_at_any_instant(world: World, tmp_path: Path, chain: int) -> None:
     """Five kills of the command itself, the reruns included, then a run to the end."""
     world.hub.faults.set(".mp4", Fault(FaultKind.SLOW, seconds=0.05))
     began = time.monotonic()
     expected = digests(world.complete(tmp_path / "whole", "--jobs", "2"))
-    moments = instants(time.monotonic() - began, 20 if ALL else 5)[chain]
+    moments = instants(time.monotonic() - began, 20 if THOROUGH else 5)[chain]
     out = tmp_path / "killed"
     for moment in moments:
         finished = finished_sources(out / NAME)
@@ -259,7 +255,7 @@ def test_a_signal_while_it_publishes(world: World, tmp_path: Path) -> None:
     out = tmp_path / "stopped"
     world.complete(out, "--download-only")
     process = world.start(out)
-    wait_for(lambda: (out / NAME / "media").exists(), process)
+    wait_for((out / NAME / "media").exists, process)
     process.terminate()
     status, said = ended(process)
     if status != 0:  # it may be done before the signal comes
@@ -271,7 +267,7 @@ def test_a_signal_while_it_publishes(world: World, tmp_path: Path) -> None:
 def test_a_second_signal_ends_a_run_that_waits_for_a_silent_server(world: World, tmp_path: Path) -> None:
     world.hub.faults.set(".mp4", Fault(FaultKind.SLOW, seconds=300))
     process = world.start(tmp_path / "stopped", "--timeout", "300")
-    wait_for(lambda: (tmp_path / "stopped" / NAME / ".prep" / "incoming").exists(), process)
+    wait_for((tmp_path / "stopped" / NAME / ".prep" / "incoming").exists, process)
     time.sleep(0.5)  # until the requests are on their way; if they are not, one signal is enough
     process.terminate()
     time.sleep(0.2)

@@ -11,7 +11,7 @@ import pytest
 from prep import schemas
 from prep.findings import Report, found
 from prep.render import WIDTH, render_json, render_junit, render_text
-from prep.validate import validate
+from prep.validation import validate
 from tests.trees import make_tree
 
 

@@ -19,7 +19,7 @@ from prep.layouts import conversations_checks
 from prep.manifest import FileRow, RecordRow, rows_digest, write_table
 from prep.proof import TABLES, table_digest
 from prep.recipe import canonical_json, load_recipe
-from prep.validate import validate
+from prep.validation import validate
 from prep.workspace import Lock, ledger_path
 from tests.trees import clip_bytes, edit_json, make_tree, prove
 
@@ -147,6 +147,45 @@ def test_a_cut_video_is_found_by_opening_it(proved: Path) -> None:
     report = validate(proved)
     assert report.errors == 1
     assert report.ordered()[0].findings[0].path == MEDIA
+
+
+@pytest.mark.parametrize("level", ["quick", "standard", "deep"])
+@pytest.mark.parametrize(
+    ("code", "data"),
+    [
+        (
+            "FIL001",
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" * 64 + b"\nsize 12345\n",
+        ),
+        ("FIL002", b""),
+    ],
+)
+def test_one_fault_of_media_is_one_finding_at_any_level(
+    tmp_path: Path, code: str, data: bytes, level: Any
+) -> None:
+    tree = make_tree(tmp_path / "val")
+    (tree / MEDIA).write_bytes(data)
+    report = validate(tree, level=level, ignore=["MAN004"])
+    assert [(group.code, group.count, group.findings[0].path) for group in report.ordered()] == [
+        (code, 1, MEDIA)
+    ]
+
+
+def test_a_page_in_place_of_a_video_is_seen_by_opening_it(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "val")
+    (tree / MEDIA).write_bytes(b"<!doctype html><html><body>Not found</body></html>" * 20)
+    assert codes(validate(tree, ignore=["MAN004"])) == ["FIL013"]
+
+
+def test_a_table_that_names_a_file_outside(proved: Path) -> None:
+    outside = proved.parent / "secret"
+    outside.write_bytes(b"x")
+    manifest = prove(proved)
+    files = [*manifest.files(), FileRow("../secret", 2, "0" * 64, "computed", "view")]
+    write_table(proved / ".prep/files.parquet", files, FileRow)
+    edit_json(proved / "manifest.json", "tables", "files", "rows", value=len(files))
+    edit_json(proved / "manifest.json", "tables", "files", "sha256", value=rows_digest(files))
+    assert codes(validate(proved, level="deep")) == ["FIL011", "MAN001"]
 
 
 def test_findings_come_in_one_order_whatever_the_jobs(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +128,3 @@ def edit_json(path: Path, *steps: str | int, value: Any) -> None:
         inner = inner[step]
     inner[steps[-1]] = value
     path.write_text(json.dumps(document), encoding="ascii")
-
-
-def codes(report: Any) -> Sequence[str]:
-    """The codes of a report, errors first."""
-    return [group.code for group in report.ordered()]

@@ -66,25 +66,32 @@ def check_disk(
             emit(found("FIL014", below, f"the folder cannot be listed: {error.strerror}"))
             continue
         _names_differ(below, [entry.name for entry in entries], emit)
-        names: list[str] = []
-        inner: list[str] = []
-        prefix = f"{below}/" if below else ""
-        links: list[tuple[str, str]] = []
-        for entry in entries:
-            path = prefix + entry.name
-            if entry.is_symlink():
-                links.append((path, entry.path))
-                if not entry.is_dir():
-                    names.append(path)
-            elif entry.is_dir(follow_symlinks=False):
-                inner.append(path)
-            else:
-                names.append(path)
+        names, inner, links = _sorted_out(entries, f"{below}/" if below else "")
         for path, link in sorted(links):
             if path not in external:
                 _check_link(link, path, real_root, emit)
         folders += [path for path in sorted(inner, reverse=True) if _is_walked(root, path)]
         yield from _strays(names, known, emit, strays=strays)
+
+
+def _sorted_out(
+    entries: list[os.DirEntry[str]], prefix: str
+) -> tuple[list[str], list[str], list[tuple[str, str]]]:
+    """A folder's files (and links to files), its folders, and its links with their place on disk."""
+    names: list[str] = []
+    inner: list[str] = []
+    links: list[tuple[str, str]] = []
+    for entry in entries:
+        path = prefix + entry.name
+        if entry.is_symlink():
+            links.append((path, entry.path))
+            if not entry.is_dir():
+                names.append(path)
+        elif entry.is_dir(follow_symlinks=False):
+            inner.append(path)
+        else:
+            names.append(path)
+    return names, inner, links
 
 
 def _listed(folder: Path) -> list[os.DirEntry[str]]:

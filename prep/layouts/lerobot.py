@@ -1,4 +1,4 @@
-"""The LeRobot v3.0 layout: metadata read by column, frame tables and videos only named (contracts, section 4).
+"""The LeRobot v3.0 layout: metadata by column, frame tables and videos only named (contracts, section 4).
 
 A root holds `meta/info.json`, `meta/tasks.parquet`, `meta/episodes/chunk-*/file-*.parquet`,
 `data/chunk-*/file-*.parquet` (one row a frame) and, per camera, `videos/<key>/chunk-*/file-*.mp4`
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-__all__ = ["INFO", "Root", "Tasks", "int64_column", "numbered_files", "version_of"]
+__all__ = ["INFO", "Root", "Tasks", "frame_episodes", "int64_column", "numbered_files", "version_of"]
 
 INFO = "meta/info.json"
 _EPISODE_FOLDER = "meta/episodes"
@@ -263,3 +263,36 @@ def _filled(template: str, chunk: int, file: int, camera: str = "") -> str:
             f"The path template {template!r} cannot be filled in: {error}.",
             remedy="Templates know chunk_index, file_index and video_key.",
         ) from error
+
+
+def frame_episodes(root: Root) -> Episodes | None:
+    """The episodes by the rows of *all* frame tables, sorted by `index`, as LIBERO's reader sees them.
+
+    None if no frame table is there. Raises PrepError if an episode's rows are not together.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    files = numbered_files(root.path, "data", ".parquet")
+    if not files:
+        return None
+    parts = []
+    for relative in files:
+        try:
+            with pq.ParquetFile(root.path / relative) as file:
+                parts.append(file.read(columns=["index", "episode_index"]))
+        except (OSError, pa.ArrowException) as error:
+            raise PrepError(
+                f"{root.path / relative}: cannot be read: {str(error).splitlines()[0]}.",
+                remedy="Fetch it again.",
+            ) from error
+    table = pa.concat_tables(parts, promote_options="permissive")
+    order = np.argsort(int64_column(table, "index"), kind="stable")
+    episode = int64_column(table, "episode_index")[order]
+    if len(episode) and (np.diff(episode) < 0).any():
+        raise PrepError(
+            f"{root.path}: the rows of an episode are not together when sorted by index.",
+            remedy="`prep validate` names the rows.",
+        )
+    numbers, first, counts = np.unique(episode, return_index=True, return_counts=True)
+    return Episodes(numbers, counts.astype(np.int64), first.astype(np.int64))

@@ -6,9 +6,11 @@ whole, and its size is the one that the server states now, where the server can 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from prep.container import check_structure
 from prep.errors import FetchError, PrepError, WouldChangeError
@@ -26,6 +28,8 @@ __all__ = ["Adoption"]
 
 _LEFTOVERS = (".part", ".partial", ".incomplete", ".tmp")
 _LEFTOVER_NAMES = frozenset((".build_progress.json",))
+_PATIENCE = 32
+"""Failures in a row after which a host is not asked for sizes any more: each may cost a time-out."""
 
 
 @dataclass(slots=True)
@@ -110,6 +114,7 @@ class _Sizes:
         options, local = reading.run.options, reading.source.local_media()
         self._address = reading.run.address(reading.source)
         self._offline = options.offline
+        self._silent: Counter[str] = Counter()
         self._fetcher = payload.fetcher_for(options, local=local, attempts=1)
 
     def __enter__(self) -> Callable[[str], int | None]:
@@ -119,12 +124,17 @@ class _Sizes:
         self._fetcher.close()
 
     def _size(self, source: str) -> int | None:
-        if self._offline:
+        host = urlsplit(source).netloc
+        if self._offline or self._silent[host] >= _PATIENCE:
             return None
         try:
-            return self._fetcher.size(self._address(source))
-        except FetchError:
-            return None  # the clip stays, counted as unverified
+            size = self._fetcher.size(self._address(source))
+        except FetchError as error:
+            # The clip stays, counted as unverified.
+            self._silent[host] += error.transient
+            return None
+        self._silent[host] = 0
+        return size
 
 
 def _judge(

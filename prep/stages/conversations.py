@@ -27,6 +27,8 @@ from prep.workspace import Workspace, attempt_path, is_unfinished, ledger_path
 
 __all__ = ["prepare_split"]
 
+_ADOPTING = "adopting"  # no source is called so: a repository's name has a slash
+
 
 def prepare_split(
     recipe: Recipe,
@@ -125,6 +127,7 @@ def _held(run: Run, workspace: Workspace, adopt: Adopt | None) -> Result:
         if settled is not None:
             return settled
     manifest = Manifest.load(run.root) if adopt is None else sound_manifest(run.root)
+    _mark_adoption(run, workspace, begins=adopt is not None, finished=manifest is not None)
     source = open_source(run.recipe, run.split, run.options, manifest, workspace)
     if manifest is not None and adopt is None:
         settled = _settled_after_all(run, manifest, source)
@@ -135,6 +138,17 @@ def _held(run: Run, workspace: Workspace, adopt: Adopt | None) -> Result:
     if adopt is not None:
         adopt(job, workspace.ledger)
     return _gather_and_publish(job)
+
+
+def _mark_adoption(run: Run, workspace: Workspace, *, begins: bool, finished: bool) -> None:
+    """Keep in the ledger that a tree is being adopted: until that is done it is not ours to rewrite."""
+    if begins:
+        workspace.ledger.pin(_ADOPTING, {})
+    elif _ADOPTING in workspace.ledger.pins and not finished:
+        raise UsageError(
+            f"{run.root} is a tree of another tool whose adoption has not come to its end.",
+            remedy=f"Run `prep adopt {run.root}` again, with the options that it was begun with.",
+        )
 
 
 def _settled_after_all(run: Run, manifest: Manifest, source: SourceTable) -> Result | None:
@@ -157,6 +171,7 @@ def _gather_and_publish(job: Job) -> Result:
     gathered = _gather(job, missing)
     job.plan.fail({item: (error.reason, error.message) for item, error in gathered.failures.items()})
     result = result_of(run, job.plan)
+    result.notes.extend(job.notes())
     result.fetched, result.bytes = gathered.files, gathered.bytes
     result.reused = len(wanted) - len(missing)
     enough = _is_enough(run, gathered, result)
@@ -221,9 +236,8 @@ def _is_enough(run: Run, gathered: payload.Gathered, result: Result) -> bool:
     if transient and not run.options.give_up:
         result.outcome = "incomplete"
         result.message = f"{len(transient)} clips could not be had this time; {transient[0].message}"
-        result.remedy = (
-            transient[0].remedy or "Run the same command again to go on, or give up on them with --give-up."
-        )
+        remedy = transient[0].remedy or "Run the same command again to go on."
+        result.remedy = f"{remedy} --give-up counts them as final."
         return False
     if not result.kept:
         result.outcome = "failed"

@@ -119,6 +119,16 @@ class Reading:
         prompt, table = run.prompt(), run.open_table(source)
         return cls(run, source, table, plan_rows(table, run.rule, run.split, run.options), prompt)
 
+    def notes(self) -> list[str]:
+        """What a user should know of the reading."""
+        expected = self.run.recipe.document["prompt"].get("sha256")
+        if self.prompt.origin != "upstream" or self.prompt.sha256 == expected:
+            return []
+        return [
+            f"upstream's prompt here has sha256 {str(self.prompt.sha256)[:12]}, the recipe expects "
+            f"{str(expected)[:12]}: another version of upstream"
+        ]
+
 
 @dataclass(slots=True)
 class Job(Reading):

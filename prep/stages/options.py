@@ -11,7 +11,7 @@ from typing import Any, Literal
 from prep.findings import Finding
 from prep.manifest import RecordRow
 
-__all__ = ["FAILURES_SHOWN", "Options", "Outcome", "Result", "overall_status"]
+__all__ = ["FAILURES_SHOWN", "Options", "Outcome", "Result", "RobotOptions", "overall_status"]
 
 FAILURES_SHOWN = 20
 
@@ -54,13 +54,36 @@ class Options:
     cancel: threading.Event = field(default_factory=threading.Event)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RobotOptions(Options):
+    """The options of a robot dataset.
+
+    `root` is a local tree, linked unless `copy`. `max_download` is in bytes. `include` is a group
+    or an institution of the Hub's repository. `keep_ranges` is a filter file, or `hub` for the
+    recipe's own. An index of fewer spans than `ranks` times `workers` is an error. `ignore` are
+    codes of findings to accept.
+    """
+
+    root: Path | None = None
+    copy: bool = False
+    metadata_only: bool = False
+    include: str | None = None
+    max_download: int = 50_000_000_000
+    keep_ranges: str | None = None
+    chunk_length: int | None = None
+    source_prefix: str | None = None
+    ranks: int = 1
+    workers: int = 1
+    ignore: tuple[str, ...] = ()
+
+
 @dataclass(slots=True)
 class Result:
     """What a run did to one split.
 
     `reused` and `fetched` count media files, `bytes` what was fetched; `failed` counts rows by
     reason and `failures` shows the first of them. `message` and `remedy` say why a run did not
-    complete. `seconds` is wall time.
+    complete. `seconds` is wall time. `unit` and `files_unit` are what people call the records and files.
     """
 
     name: str
@@ -80,6 +103,8 @@ class Result:
     notes: list[str] = field(default_factory=list)
     message: str = ""
     remedy: str = ""
+    unit: str = "rows"
+    files_unit: str = "clips"
 
     @property
     def exit_status(self) -> int:

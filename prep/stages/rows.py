@@ -177,7 +177,9 @@ def _table_findings(table: Table, plan: Plan, split: Split, options: Options) ->
         message = f"{notes.unused_bad_rows} rows have bytes that are not UTF-8, first in {first!r}"
         findings.append(found("TAB003", name, message, place=str(notes.unused_bad_first)))
     if notes.replaced_rows:
-        message = f"{notes.replaced_rows} rows have bytes that are not UTF-8 in a used column, replaced as asked"
+        message = (
+            f"{notes.replaced_rows} rows have bytes that are not UTF-8 in a used column, replaced as asked"
+        )
         findings.append(found("TAB010", name, message, place=str(notes.replaced_first)))
     if notes.blank_lines:
         findings.append(

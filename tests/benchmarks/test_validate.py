@@ -14,7 +14,7 @@ import pytest
 
 from prep.layouts.conversations import Layout, meta_json
 from prep.recipe import load_recipe
-from prep.validate import validate
+from prep.validation import validate
 from tests.trees import PROMPT, conversation, prove
 
 RECORDS = 20_000

@@ -326,9 +326,9 @@ turn = st.fixed_dictionaries(
     },
     optional={"weight": st.just(1)},
 )
-near = st.builds(
-    lambda question, answer: conversation(question, answer), texts, texts
-) | st.fixed_dictionaries({"conversations": st.lists(turn, max_size=3)})
+near = st.builds(conversation, texts, texts) | st.fixed_dictionaries(
+    {"conversations": st.lists(turn, max_size=3)}
+)
 
 
 @given(near | blocks, st.sampled_from([SCALE, Wanted()]))
@@ -371,7 +371,7 @@ ENVELOPE_FACTS: list[tuple[str, str | None, list[str]]] = [
 def test_envelope_agrees_with_its_own_validator(
     real_data: Path, tmp_path: Path, name: str, fault: str | None, expected: list[str]
 ) -> None:
-    from prep.validate import validate
+    from prep.validation import validate
 
     tree = tmp_path / "its_anomaly"
     for path in (real_data / "daft/cosmos-reason-v1.0/its_anomaly").rglob("*"):
@@ -405,7 +405,7 @@ def _break_envelope(tree: Path, fault: str | None) -> None:
 
 @pytest.mark.parametrize(("folder", "empty"), [("", 5), ("its_anomaly", 3), ("its_collision", 2)])
 def test_envelope_of_the_real_examples(real_data: Path, folder: str, empty: int) -> None:
-    from prep.validate import validate
+    from prep.validation import validate
 
     root = real_data / "daft/cosmos-reason-v1.0" / folder
     report = validate(root, level="quick", envelope="cosmos-reason-v1.0")

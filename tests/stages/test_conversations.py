@@ -183,6 +183,27 @@ def test_giving_up_makes_a_passing_fault_final(world: World) -> None:
     assert (again.outcome, again.kept, world.fetched()) == ("complete", 3, ["2.mp4"])
 
 
+def test_failed_rows_that_fail_again_leave_the_finished_dataset(world: World) -> None:
+    world.rows(2)
+    world.fail(2, FaultKind.GONE)
+    world.run(min_coverage=0.5)
+    before = tree(world.root)
+    assert world.run(update=True).exit_status == 1
+    assert failures(world.root)[0] == "the unfinished run"
+    assert world.run(min_coverage=0.5).outcome == "unchanged"
+    assert tree(world.root) == before
+
+
+def test_an_incomplete_run_says_how_to_go_on_and_how_to_give_up(world: World) -> None:
+    world.rows(2)
+    world.fail(2, FaultKind.UNAVAILABLE)
+    result = world.run()
+    assert result.message.startswith("1 clips could not be had this time; ")
+    assert "503" in result.message
+    assert "again" in result.remedy
+    assert "--give-up" in result.remedy
+
+
 # The share that must be kept.
 
 

@@ -325,6 +325,17 @@ def test_a_prompt_may_come_from_a_file(world: World) -> None:
         world.run()
 
 
+def test_a_prompt_of_another_version_of_upstream_is_told(world: World) -> None:
+    world.rows(1)
+    script = world.folder / "upstream" / str(load_recipe("videophy2").document["prompt"]["upstream_file"])
+    script.parent.mkdir(parents=True)
+    script.write_text('PROMPT_TEMPLATE = ("How real " "is it?")\n')
+    result = world.run(prompt="auto", upstream=world.folder / "upstream")
+    assert any("another version of upstream" in note for note in result.notes)
+    assert texts(world.root)["conversation_0001.json"][0] == "How real is it?"
+    assert world.run(prompt="auto", upstream=world.folder / "upstream").outcome == "unchanged"
+
+
 @pytest.mark.parametrize(
     ("content", "words"), [(None, "no prompt file"), (b"\xff", "cannot be read"), (b" \n", "is empty")]
 )
@@ -349,6 +360,6 @@ def test_a_limit_takes_the_first_records_of_the_source(world: World) -> None:
     assert (more.rows, more.kept, world.fetched()) == (4, 3, ["4.mp4"])
 
 
-def test_columns_are_read_once_each_and_a_prompt_column_only_if_it_is_used() -> None:
+def test_each_column_is_read_once() -> None:
     rule = Rule.of(load_recipe("videophy2"), Options(include_caption=True))
     assert rule.columns == ("video_url", "pc", "upsampled_caption", "caption")

@@ -11,7 +11,7 @@ import os
 import random
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -25,29 +25,16 @@ from prep.layouts.conversations_turns import IMAGES, Wanted
 from prep.layouts.disk import check_disk
 from prep.layouts.repeats import THRESHOLDS
 from prep.manifest import MANIFEST, STATE
-from prep.proof import Proof, check_sizes, holds_content_twice, load_proof
+from prep.proof import Proof, check_sizes, holds_content_twice, leaves, load_proof
 from prep.recognise import find_datasets, other_layout
 from prep.rules import guarded
 from prep.workspace import held_by, ledger_path
 
-__all__ = ["Level", "Validation", "validate"]
+__all__ = ["Level", "validate"]
 
 Level = Literal["quick", "standard", "deep"]
 
 _MOST_JOBS: Final = 8
-
-
-@dataclass(slots=True)
-class Validation(Report):
-    """A report with the thresholds that were used and the decoder that ran."""
-
-    thresholds: dict[str, float] = field(default_factory=lambda: dict(THRESHOLDS))
-    environment: dict[str, str] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The report as `schemas/report.schema.json` wants it."""
-        document = Report.as_dict(self)
-        return {**document, "thresholds": self.thresholds, "environment": self.environment}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +68,13 @@ def validate(
     """
     start = Path(path)
     _check_arguments(start, level, (*select, *ignore), sample, envelope)
-    report = Validation(subject=str(path), level=level, select=tuple(select), ignore=tuple(ignore))
+    report = Report(
+        subject=str(path),
+        level=level,
+        select=tuple(select),
+        ignore=tuple(ignore),
+        thresholds=THRESHOLDS,
+    )
     jobs = jobs or min(_MOST_JOBS, os.cpu_count() or 1)
     options = _Options(level, sample, seed, jobs, envelope is not None, quiet)
     if start.is_file() and start.name != META:
@@ -129,7 +122,7 @@ def _check_one_file(path: Path, report: Report, options: _Options) -> None:
     report.skip("media, ids and references", f"one conversation file was given, without its {META}")
 
 
-def _check_all(root: Path, datasets: Sequence[str], report: Validation, options: _Options) -> None:
+def _check_all(root: Path, datasets: Sequence[str], report: Report, options: _Options) -> None:
     if not datasets:
         report.add(other_layout(root))
         return
@@ -152,7 +145,7 @@ def _check_all(root: Path, datasets: Sequence[str], report: Validation, options:
 class _Dataset:
     """The check of one dataset, `below` the path that was given."""
 
-    def __init__(self, root: Path, below: str, report: Validation, options: _Options) -> None:
+    def __init__(self, root: Path, below: str, report: Report, options: _Options) -> None:
         self.root, self.below, self.report, self.options = root / below, below, report, options
 
     def emit(self, finding: Finding) -> None:
@@ -313,7 +306,7 @@ class _Dataset:
             path
             for paths, digests in columns
             for path, digest in zip(paths, digests, strict=True)
-            if digest and hash(path) not in media
+            if digest and hash(path) not in media and not leaves(path)
         ]
 
     def sampled(self, media: list[str]) -> list[str]:

@@ -1,0 +1,79 @@
+"""The embedded first run: from nothing to a validated dataset, and once more."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from tests.commands import prep
+from tests.runs import digests
+
+import prep as library
+from prep.demo import run
+
+STEPS = ("1. A raw world", "2. prep videophy2", "3. prep validate", "4. prep show", "5. prep env")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A demo that was run once, with what it said."""
+    folder = tmp_path_factory.mktemp("demo")
+    done = prep("demo", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    (folder / "err.txt").write_text(done.stderr)
+    (folder / "out.txt").write_text(done.stdout)
+    return folder
+
+
+def test_the_steps_are_told_in_order(world: Path) -> None:
+    said = (world / "err.txt").read_text()
+    places = [said.index(f"\n{step}") for step in STEPS]
+    assert places == sorted(places)
+    assert "prep videophy2 --split val" in said.splitlines()[-1]
+
+
+def test_the_bad_rows_are_told_and_the_good_ones_kept(world: Path) -> None:
+    said = (world / "err.txt").read_text()
+    for reason in ("http_404", "not_media", "not_an_integer", "TAB003"):
+        assert reason in said
+    assert len(library.open(world / "prep-demo" / "data" / "videophy2_train")) == 9
+    assert len(library.open(world / "prep-demo" / "data" / "videophy2_val")) == 5
+
+
+def test_the_results_are_on_stdout(world: Path) -> None:
+    said = (world / "out.txt").read_text()
+    assert "0 errors" in said
+    assert f"export VIDEOPHYSICS_ROOT={world / 'prep-demo' / 'data'}" in said
+    assert (world / "prep-demo" / "sample.png").is_file()
+
+
+def test_what_it_makes_is_valid_to_the_last_byte(world: Path) -> None:
+    report = library.validate(world / "prep-demo" / "data", level="deep")
+    assert report.exit_status == 0
+    assert [group.code for group in report.ordered()] == ["MAN005"]
+
+
+def test_a_second_run_changes_nothing(world: Path) -> None:
+    before = digests(world / "prep-demo" / "data")
+    done = prep("demo", cwd=world)
+    assert done.returncode == 0
+    assert "nothing to do" in done.stderr
+    assert digests(world / "prep-demo" / "data") == before
+
+
+def test_another_folder_gets_the_same_dataset(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://before")
+    monkeypatch.delenv("HF_HOME", raising=False)
+    assert run(tmp_path / "another folder") == 0
+    assert os.environ["HF_ENDPOINT"] == "http://before"
+    assert "HF_HOME" not in os.environ
+    for name in ("videophy2_train", "videophy2_val"):
+        first, second = (
+            json.loads((root / "data" / name / "manifest.json").read_text())["dataset_id"]
+            for root in (world / "prep-demo", tmp_path / "another folder")
+        )
+        assert first == second

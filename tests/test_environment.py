@@ -1,0 +1,176 @@
+"""`prep env`: what upstream's launcher reads, as bash, dotenv files and JSON understand it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.commands import prep
+from tests.trees import edit_json, make_tree, prove
+
+from prep import recipe
+from prep.environment import env
+from prep.errors import PrepError, UsageError
+
+NAMES = [
+    "plain",
+    "with space",
+    "it's",
+    'double "quotes"',
+    "$HOME and `id`",
+    "back\\slash",
+    "two\nlines; touch injected",
+    "Übung ”",
+    "-dash",
+    "hash # sign",
+]
+
+
+def evaluated(text: bytes | str, name: str, cwd: Path, *, dotenv: bool = False) -> bytes:
+    """What bash has in variable `name` after it took the text."""
+    (cwd / "lines.sh").write_bytes(text if isinstance(text, bytes) else text.encode())
+    script = 'set -a; . ./lines.sh; printf %s "${!1}"' if dotenv else 'eval "$(cat lines.sh)"; printenv "$1" | head -c -1'
+    command = ["bash", "-euo", "pipefail", "-c", script, "bash", name]
+    return subprocess.run(command, cwd=cwd, capture_output=True, check=True).stdout
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("form", ["shell", "dotenv"])
+def test_bash_gets_the_very_path(name: str, form: str, tmp_path: Path) -> None:
+    out = tmp_path / name
+    make_tree(out / "videophy2_val", 1, manifest=True)
+    text = env(out).text(form)
+    got = evaluated(text, "VIDEOPHYSICS_ROOT", tmp_path, dotenv=form == "dotenv")
+    assert got == os.fsencode(out)
+    assert not (tmp_path / "injected").exists()
+    assert evaluated(text, "HF_HUB_OFFLINE", tmp_path, dotenv=form == "dotenv") == b"1"
+
+
+def test_a_path_that_is_not_utf8_comes_out_byte_for_byte(tmp_path: Path) -> None:
+    out = Path(os.fsdecode(os.fsencode(tmp_path) + b"/d\xff"))
+    try:
+        make_tree(out / "videophy2_val", 1, manifest=True)
+    except OSError:
+        pytest.skip("this file system takes only UTF-8 names")
+    done = prep("env", out)
+    assert done.returncode == 0, done.stderr
+    assert evaluated(os.fsencode(done.stdout), "VIDEOPHYSICS_ROOT", tmp_path) == os.fsencode(out)
+
+
+@pytest.mark.parametrize("given", ["out", "out/", "./out", "out/videophy2_val/", "out/../out", "out/videophy2_val/media/.."])
+def test_the_value_is_absolute_without_a_trailing_slash(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tree(tmp_path / "out" / "videophy2_val", 1, manifest=True)
+    monkeypatch.chdir(tmp_path)
+    assert env(given).variables["VIDEOPHYSICS_ROOT"] == str(tmp_path / "out")
+
+
+def test_the_dataset_may_be_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(make_tree(tmp_path / "out" / "videophy2_val", 1, manifest=True))
+    assert env(".").variables["VIDEOPHYSICS_ROOT"] == str(tmp_path / "out")
+    assert env("..").variables["VIDEOPHYSICS_ROOT"] == str(tmp_path / "out")
+
+
+def test_a_link_is_kept_since_the_user_knows_the_path_by_it(tmp_path: Path) -> None:
+    make_tree(tmp_path / "far" / "videophy2_val", 1, manifest=True)
+    (tmp_path / "near").symlink_to("far")
+    assert env(tmp_path / "near").variables["VIDEOPHYSICS_ROOT"] == str(tmp_path / "near")
+
+
+def test_json_has_variables_and_remarks(tmp_path: Path) -> None:
+    make_tree(tmp_path / "videophy2_val", 1, manifest=True)
+    document = json.loads(env(tmp_path, consumer="videophy2_sft_edge").text("json"))
+    assert document["variables"] == {
+        "VIDEOPHYSICS_ROOT": str(tmp_path),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+    }
+    assert any("VLM_SAFETENSORS_PATH" in remark for remark in document["remarks"])
+
+
+def test_a_consumer_that_nothing_is_for_is_named_with_the_known_ones(tmp_path: Path) -> None:
+    make_tree(tmp_path / "videophy2_val", 1, manifest=True)
+    with pytest.raises(UsageError, match="videophy2_sft_nano"):
+        env(tmp_path, consumer="droid_policy")
+
+
+def test_a_renamed_directory_is_refused_with_its_right_name(tmp_path: Path) -> None:
+    make_tree(tmp_path / "videophy2_val", 1, manifest=True).rename(tmp_path / "mine")
+    with pytest.raises(UsageError, match="named videophy2_val") as error:
+        env(tmp_path)
+    assert "Rename it to videophy2_val" in error.value.remedy
+
+
+def test_two_datasets_that_set_one_variable_to_two_values_are_refused(tmp_path: Path) -> None:
+    make_tree(tmp_path / "a" / "videophy2_val", 1, manifest=True)
+    make_tree(tmp_path / "b" / "videophy2_val", 1, manifest=True)
+    with pytest.raises(UsageError) as error:
+        env(tmp_path)
+    assert error.value.exit_status == 2
+    assert str(tmp_path / "a") in error.value.message
+    assert str(tmp_path / "b") in error.value.message
+    assert env(tmp_path / "a").variables["VIDEOPHYSICS_ROOT"] == str(tmp_path / "a")
+
+
+def test_a_split_that_is_not_there_is_remarked_and_one_beside_is_not(tmp_path: Path) -> None:
+    val = make_tree(tmp_path / "videophy2_val", 1, manifest=True)
+    assert [remark for remark in env(tmp_path).remarks if "videophy2_train" in remark]
+    make_tree(tmp_path / "videophy2_train", 1, manifest=True, split="train")
+    assert not [remark for remark in env(tmp_path).remarks if "not there" in remark]
+    assert not [remark for remark in env(val).remarks if "not there" in remark]
+
+
+@pytest.mark.parametrize("what", ["empty", "bare", "absent", "file"])
+def test_what_is_no_prepared_dataset_is_refused(what: str, tmp_path: Path) -> None:
+    path = tmp_path / what
+    if what == "empty":
+        path.mkdir()
+    elif what == "bare":
+        make_tree(path, 1)
+    elif what == "file":
+        path.touch()
+    with pytest.raises(UsageError) as error:
+        env(path)
+    assert error.value.remedy
+
+
+def test_a_broken_manifest_is_named(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "videophy2_val", 1, manifest=True)
+    (tree / "manifest.json").write_text("{")
+    with pytest.raises(PrepError, match="not valid JSON"):
+        env(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "template"),
+    [("X; touch injected; Y", "{out_root}"), ("ROOT", "{outroot}"), ("ROOT", "{directory}/{}")],
+)
+def test_a_recipe_cannot_set_what_is_no_variable(name: str, template: str, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "videophy2_val", 1)
+    document = dict(recipe.load_recipe("videophy2").document)
+    prove(tree, recipe={**document, "environment": {name: template}})
+    with pytest.raises(UsageError):
+        env(tmp_path)
+
+
+def test_a_remark_of_several_lines_stays_a_comment(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "videophy2_val", 1, manifest=True)
+    path = tree / "manifest.json"
+    edit_json(path, "recipe", "environment", "not_provided", value={"A": "one\ntouch injected\r\ntouch more"})
+    evaluated(env(tmp_path).text("shell"), "VIDEOPHYSICS_ROOT", tmp_path)
+    assert not (tmp_path / "injected").exists()
+    assert not (tmp_path / "more").exists()
+
+
+def test_nothing_is_written(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "videophy2_val", 1, manifest=True)
+    before = sorted(str(path) for path in tmp_path.rglob("*"))
+    env(tree)
+    assert sorted(str(path) for path in tmp_path.rglob("*")) == before
+    shutil.rmtree(tree)
