@@ -4,6 +4,7 @@
 #   make demo     a first run on data that the package carries
 #   make test     the tests                    PYTEST_FLAGS="-k windows -n 0" narrows them
 #   make lint     ruff check, ruff format --check, mypy
+#   make docs     write docs/reference anew from the code (a test fails where it is not current)
 #   make bench    speed and memory (tests/benchmarks), never part of `make test`
 #   make lock     write requirements.lock anew LOCK_FLAGS=--upgrade takes the newest versions
 #   make clean    remove the environment and every cache
@@ -18,7 +19,7 @@ STAMP := $(VENV)/.installed
 LOCK_VENV := $(VENV)-lock
 
 .DEFAULT_GOAL := test
-.PHONY: demo test lint bench lock clean check-python
+.PHONY: demo test lint docs bench lock clean check-python
 # Targets share one environment and few cores: one at a time.
 .NOTPARALLEL:
 
@@ -33,6 +34,9 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(STAMP)
+	@$(BIN)/python docs/generate.py
 
 bench: $(STAMP)
 	$(BIN)/python -m pytest tests/benchmarks $(PYTEST_FLAGS)

@@ -38,7 +38,7 @@ def cli() -> None:
 @cli.command()
 @prepare_options
 def videophy2(**values: Any) -> None:
-    """Prepare VideoPhy-2 (videos scored 1 to 5 for physical plausibility).
+    """Prepare VideoPhy-2: videos scored for physical plausibility.
 
     \b
     Example: prep videophy2 --split val --limit 20
@@ -51,7 +51,7 @@ def videophy2(**values: Any) -> None:
 @click.argument("recipe")
 @prepare_options
 def prepare(recipe: str, **values: Any) -> None:
-    """Prepare a dataset by a recipe of your own, or a built-in one by name.
+    """Prepare a dataset by a recipe of your own.
 
     \b
     Example: prep prepare my.toml --out-root data/
@@ -82,7 +82,7 @@ def _prepare(recipe: str, values: dict[str, Any]) -> None:
 @click.option("--split", help="Split of the tree, with --recipe.")
 @adopt_options
 def adopt(directory: Path, recipe: str | None, split: str | None, **values: Any) -> None:
-    """Check a tree that another tool made, keep what passes, fetch the rest, write its manifest.
+    """Take over a tree that another tool made: check it and mend it.
 
     \b
     Example: prep adopt data/videophy2_train
@@ -107,7 +107,14 @@ def adopt(directory: Path, recipe: str | None, split: str | None, **values: Any)
     show_default=True,
     help="quick: manifest, records, sizes. standard: and a decoded frame of each video. deep: and all bytes.",
 )
-@click.option("--format", "output", type=click.Choice(["text", "json", "junit"]), default="text")
+@click.option(
+    "--format",
+    "output",
+    type=click.Choice(["text", "json", "junit"]),
+    default="text",
+    show_default=True,
+    help="The report's form.",
+)
 @click.option("--report", type=click.Path(path_type=Path), help="Write the report to a file as well.")
 @click.option("--select", multiple=True, help="Only these codes (or their first letters); commas join.")
 @click.option("--ignore", multiple=True, help="Not these codes.")
@@ -116,7 +123,9 @@ def adopt(directory: Path, recipe: str | None, split: str | None, **values: Any)
 @click.option(
     "--envelope", type=click.Choice(["cosmos-reason-v1.0"]), help="Records are wrapped in this form."
 )
-@click.option("--jobs", type=click.IntRange(1, 256), default=None, help="At a time.")
+@click.option(
+    "--jobs", type=click.IntRange(1, 256), help="Files checked at a time; else as many as CPUs, at most 8."
+)
 @quiet_option
 def validate(
     path: Path,
@@ -155,9 +164,16 @@ def _codes(given: tuple[str, ...]) -> tuple[str, ...]:
 @cli.command()
 @click.argument("path", type=ExistingPath(), default="data")
 @click.option("--for", "consumer", help="The upstream recipe that will train on it.")
-@click.option("--format", "output", type=click.Choice(["shell", "dotenv", "json"]), default="shell")
+@click.option(
+    "--format",
+    "output",
+    type=click.Choice(["shell", "dotenv", "json"]),
+    default="shell",
+    show_default=True,
+    help="export lines, a dotenv file, or JSON with the remarks.",
+)
 def env(path: Path, consumer: str | None, output: str) -> None:
-    """Print the environment that upstream's launcher reads for a prepared dataset.
+    """Print the environment variables that training reads.
 
     \b
     Example: eval "$(prep env data/ --for videophy2_sft_nano)"
@@ -186,10 +202,10 @@ def failures(directory: Path, output: str) -> None:
 
 @cli.command()
 @click.argument("directory", type=ExistingPath())
-@click.option("--index", type=click.IntRange(min=0), default=0, show_default=True, help="Which, from 0.")
+@click.option("--index", type=click.IntRange(min=0), default=0, show_default=True, help="Which one, from 0.")
 @click.option("--png", type=click.Path(path_type=Path), help="Write the frames that training takes.")
 def show(directory: Path, index: int, png: Path | None) -> None:
-    """Show one sample of a prepared dataset: its text, and its frames as a picture.
+    """Show one sample: its text, and its frames as a picture.
 
     \b
     Example: prep show data/videophy2_val --index 7 --png sample.png
@@ -219,7 +235,7 @@ def explain(code: str | None) -> None:
 @click.argument("directory", type=click.Path(path_type=Path), default="data")
 @format_option
 def doctor(directory: Path, output: str) -> None:
-    """Say what this machine has of what prep needs, and what a directory's file system can do.
+    """Say what this machine and a directory have of what prep needs.
 
     \b
     Example: prep doctor /scratch/data
@@ -234,13 +250,13 @@ def doctor(directory: Path, output: str) -> None:
 
 @cli.group(cls=Group)
 def vendor() -> None:
-    """Upstream's own files, by the lock: where texts and references are read from."""
+    """Get and check the files of upstream that prep reads."""
 
 
 @vendor.command()
 @click.option("--from", "source", required=True, help="A git URL, a checkout, or a bare repository.")
 def sync(source: str) -> None:
-    """Fill the vendor folder with the locked files, refusing any that differs.
+    """Fill the vendor folder, refusing any file that differs.
 
     \b
     Example: prep vendor sync --from ../cosmos-framework
@@ -253,7 +269,7 @@ def sync(source: str) -> None:
 
 @vendor.command()
 def verify() -> None:
-    """Hash the files that are there again, and compare them with the lock.
+    """Hash what is there again, and compare it with the lock.
 
     \b
     Example: prep vendor verify
@@ -281,7 +297,7 @@ def status() -> None:
 @cli.command()
 @click.argument("directory", type=click.Path(path_type=Path), required=False)
 def demo(directory: Path | None) -> None:
-    """Make a small raw world here, prepare it for real, validate it, and show a sample.
+    """Make a small raw world, prepare it for real, and look at it.
 
     \b
     Example: prep demo

@@ -55,22 +55,21 @@ def _debug(ctx: click.Context) -> None:
     show("DEBUG")
 
 
-class _Command(click.Command):
-    """A command that takes the shared flags, so that they may stand before and after its name."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.params.extend(_shared_flags())
-
-
 class Group(click.Group):
-    """Lists commands in the order in which a user meets them, and suggests near names."""
+    """Lists commands in the order in which a user meets them, and suggests near names.
 
-    command_class = _Command
+    Each command takes the shared flags, so that they may stand before and after its name.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params.extend(_shared_flags())
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """As click does, with the shared flags."""
+        if not isinstance(cmd, Group):
+            cmd.params.extend(_shared_flags())
+        super().add_command(cmd, name)
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """The names, in the order of definition."""

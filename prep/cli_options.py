@@ -23,32 +23,48 @@ _SOURCE = re.compile(r"([A-Za-z0-9_-]+)=(.+)")
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress.")
 format_option = click.option(
-    "--format", "output", type=click.Choice(["text", "json"]), default="text", help="json goes to stdout."
+    "--format",
+    "output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="For people, or for programs on stdout.",
 )
 
 _PLACE = (
-    click.option("--out-root", default="data", show_default=True, help="Where the datasets are made."),
-    click.option("--split", default="both", show_default=True, help="train, val (or test), or both."),
-    click.option("--reuse", type=click.Path(path_type=Path), help="Link media from another out-root."),
+    click.option(
+        "--out-root", default="data", show_default=True, metavar="DIR", help="Where the datasets are made."
+    ),
+    click.option(
+        "--split", default="both", show_default=True, metavar="NAME", help="train, val (or test), or both."
+    ),
+    click.option(
+        "--reuse", type=click.Path(path_type=Path), metavar="DIR", help="Link media from another out-root."
+    ),
 )
 
 _SHAPE = (
-    click.option("--score-field", help="Column of the answers."),
+    click.option(
+        "--score-field", metavar="COLUMN", help="Column of the answers, in place of the recipe's first."
+    ),
     click.option("--include-caption", is_flag=True, help="Append the caption to the question."),
-    click.option("--caption-field", help="Caption column to try first."),
+    click.option("--caption-field", metavar="COLUMN", help="Caption column to try first."),
     click.option(
         "--prompt",
         default="auto",
         show_default=True,
-        help="auto (the recipe's own), builtin, or a text file.",
+        metavar="auto|builtin|FILE",
+        help="The recipe's own text (upstream's), our own words, or a file's.",
     ),
-    click.option("--upstream", type=click.Path(path_type=Path), help="A checkout of upstream to read from."),
+    click.option(
+        "--upstream", type=click.Path(path_type=Path), metavar="DIR", help="Read the text from this checkout."
+    ),
     click.option(
         "--on-bad-bytes",
         type=click.Choice(["fail", "replace"]),
         default="fail",
         show_default=True,
-        help="Rows that are not UTF-8 in a used column.",
+        help="A row that is not UTF-8 in a used column: drop it, or replace the bytes.",
     ),
     click.option("--limit", type=click.IntRange(min=1), help="The first N source records of each split."),
     click.option(
@@ -56,16 +72,26 @@ _SHAPE = (
         type=click.FloatRange(0, 1),
         default=1.0,
         show_default=True,
-        help="Share of rows that must be kept.",
+        help="Share of rows that must be kept, 0 to 1.",
     ),
 )
 
 _FETCH = (
     click.option(
-        "--source", multiple=True, help="SPLIT=REPO, SPLIT=REPO@REVISION or SPLIT=PATH; commas join several."
+        "--source",
+        multiple=True,
+        metavar="SPLIT=WHERE",
+        help="owner/name, owner/name@revision, or a local folder; commas join several.",
     ),
-    click.option("--mirror", multiple=True, help="FROM=TO rewrites the start of media URLs."),
-    click.option("--jobs", type=click.IntRange(1, 256), default=16, show_default=True, help="At a time."),
+    click.option(
+        "--mirror",
+        multiple=True,
+        metavar="FROM=TO",
+        help="Rewrite the start of media URLs; TO may be file://.",
+    ),
+    click.option(
+        "--jobs", type=click.IntRange(1, 256), default=16, show_default=True, help="Files fetched at a time."
+    ),
     click.option("--dry-run", is_flag=True, help="Say what would be fetched; write nothing."),
     click.option("--download-only", is_flag=True, help="Fetch and stop (login node)."),
     click.option("--offline", is_flag=True, help="Open no connection (compute node)."),

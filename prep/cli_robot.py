@@ -27,7 +27,7 @@ _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10")
 
 
-class _Bytes(click.ParamType):
+class _Bytes(click.ParamType):  # type: ignore[type-arg]
     """A size such as 50GB, 1.5TB or 1000000, in decimal units."""
 
     name = "size"

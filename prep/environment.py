@@ -136,7 +136,7 @@ def _variables(manifest: Manifest, recipe: Recipe) -> Mapping[str, str]:
         if unknown or not _NAME.fullmatch(variable):
             raise UsageError(
                 f"The recipe {recipe.name} sets {variable} to {template!r}, which cannot be exported.",
-                remedy="A name has letters, digits and _; a value may use {out_root}, {parent} and {directory}.",
+                remedy=f"A name has letters, digits and _; a value may use {', '.join(values)} in braces.",
             )
     return {
         variable: _PLACE.sub(lambda match: values[match[1]], template)

@@ -12,15 +12,14 @@ import hashlib
 import json
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
-
-import orjson
 
 from prep import schemas
 from prep.errors import PrepError
 from prep.files import write_whole
+from prep.table_digest import TableDigest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,11 +98,11 @@ def _arrow_schema(row_type: type) -> pa.Schema:
     return pa.schema([(item.name, numbers.get(item.name, "string")) for item in fields(row_type)])
 
 
-def rows_digest(rows: Iterable[FileRow | RecordRow]) -> str:
-    """The sha256 over rows: each as a JSON array of its values and a newline."""
-    digest = hashlib.sha256()
-    for row in rows:
-        digest.update(orjson.dumps(astuple(row)) + b"\n")
+def rows_digest(rows: Sequence[FileRow | RecordRow], row_type: type) -> str:
+    """The digest over rows, as `prep.table_digest` defines it."""
+    schema = _arrow_schema(row_type)
+    digest = TableDigest(schema.names)
+    digest.update(_columns(rows, schema))
     return digest.hexdigest()
 
 
@@ -115,11 +114,14 @@ def write_table(path: Path, rows: Sequence[FileRow | RecordRow], row_type: type)
     import pyarrow.parquet as pq
 
     schema = _arrow_schema(row_type)
-    columns = [_column([getattr(row, item.name) for row in rows], item.type) for item in schema]
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_arrays(columns, schema=schema), buffer, compression="zstd")
+    pq.write_table(pa.Table.from_arrays(_columns(rows, schema), schema=schema), buffer, compression="zstd")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, buffer.getvalue())
+
+
+def _columns(rows: Sequence[FileRow | RecordRow], schema: pa.Schema) -> list[pa.Array]:
+    return [_column([getattr(row, item.name) for row in rows], item.type) for item in schema]
 
 
 def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
@@ -197,9 +199,10 @@ class Manifest:
         """Write both tables, then the manifest; `facts` are the rest of the document."""
         write_table(root / FILES_TABLE, files, FileRow)
         write_table(root / RECORDS_TABLE, records, RecordRow)
+        digests = rows_digest(files, FileRow), rows_digest(records, RecordRow)
         tables = {
-            "files": {"path": FILES_TABLE, "rows": len(files), "sha256": rows_digest(files)},
-            "records": {"path": RECORDS_TABLE, "rows": len(records), "sha256": rows_digest(records)},
+            "files": {"path": FILES_TABLE, "rows": len(files), "sha256": digests[0]},
+            "records": {"path": RECORDS_TABLE, "rows": len(records), "sha256": digests[1]},
         }
         both = f"{tables['files']['sha256']}\n{tables['records']['sha256']}\n"
         document = {

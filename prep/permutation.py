@@ -1,6 +1,6 @@
 """torch's CPU permutation and Python's sample, by which upstream orders and splits episodes.
 
-`torch.randperm(n, generator=manual_seed(s))` is Fisher–Yates from the front over the 32-bit
+`torch.randperm(n, generator=manual_seed(s))` is Fisher-Yates from the front over the 32-bit
 outputs of MT19937, each taken modulo what is left; numpy's legacy seeding gives the same
 stream, so no torch is needed (contracts, section 4; the tests compare it with torch's own).
 """

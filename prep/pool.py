@@ -98,5 +98,7 @@ def interruptible() -> Iterator[threading.Event]:
     try:
         yield cancel
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        # After a signal the process is about to end; a second one must not find Python's own handlers.
+        if not cancel.is_set():
+            for number, handler in before.items():
+                signal.signal(number, handler)

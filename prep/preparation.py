@@ -20,6 +20,8 @@ from prep.workspace import attempt_path, ledger_path
 
 __all__ = ["Options", "Result", "adopt", "failures", "prepare"]
 
+KIND = "conversations"
+
 
 def prepare(
     recipe: str | Path | Recipe,
@@ -41,7 +43,15 @@ def prepare(
 
 
 def _checked(options: Options, recipe: Recipe) -> Options:
-    """The options with the splits of `sources` by their own names; raises UsageError for a contradiction."""
+    """The options with the splits of `sources` by their own names.
+
+    Raises UsageError for options that contradict one another, and for a recipe of another kind.
+    """
+    if recipe.kind != KIND:
+        raise UsageError(
+            f"The recipe {recipe.name} is of the kind {recipe.kind!r}; here tables become {KIND}.",
+            remedy="Robot data have commands of their own: see `prep --help`.",
+        )
     for other, given in (("--download-only", options.download_only), ("--refresh", options.refresh)):
         if options.offline and given:
             raise UsageError(
@@ -96,12 +106,13 @@ def adopt(
     manifest = sound_manifest(root) if recipe is None else None
     if manifest is not None:
         chosen = recipe_from(manifest.document["recipe"], folder=root, named=str(root / MANIFEST))
+        asked = _checked(asked, chosen)
         wanted = _one_split(chosen, manifest.document["split"])
-        asked = _as_before(_checked(asked, chosen), manifest, wanted)
+        asked = _as_before(asked, manifest, wanted)
     else:
         chosen, wanted = _recipe_for(root, recipe, split)
-        _refuse_other_tree(root)
         asked = _checked(asked, chosen)
+        _refuse_other_tree(root)
     adoption = Adoption()
     result = prepare_split(chosen, wanted, root, asked, adopt=adoption)
     _report(adoption, result, asked)
@@ -118,6 +129,9 @@ def _report(adoption: Adoption, result: Result, options: Options) -> None:
     if adoption.changed:
         done = "would be rewritten (needs --update)" if options.dry_run else "held another text"
         result.notes.append(f"{len(adoption.changed)} conversation files {done}, first {adoption.changed[0]}")
+    if adoption.unnamed:
+        done = "would be taken out (needs --update)" if options.dry_run else "were taken out"
+        result.notes.append(f"{len(adoption.unnamed)} clips and conversations of no row {done}")
     if adoption.leftovers:
         prune = options.prune and result.outcome == "complete"
         if prune:
@@ -127,7 +141,10 @@ def _report(adoption: Adoption, result: Result, options: Options) -> None:
 
 
 def _as_before(options: Options, manifest: Manifest, split: Split) -> Options:
-    """The options that the finished dataset was made with, where the user gave none."""
+    """The options that the finished dataset was made with, where the user gave none.
+
+    The loss that was accepted with it stays accepted.
+    """
     request: dict[str, Any] = manifest.document["request"]
     sources = dict(options.sources)
     if request["source"] == "local" and split.name not in sources:
@@ -135,13 +152,14 @@ def _as_before(options: Options, manifest: Manifest, split: Split) -> Options:
         sources[split.name] = str(kept)
     elif split.name not in sources:
         sources[split.name] = request["source"]
-    captions = request["captions"]
-    before = {
+    captions, counts = request["captions"], manifest.document["counts"]
+    before: dict[str, Any] = {
         "score_field": request["score_field"],
         "include_caption": bool(captions),
         "caption_field": captions[0] if captions else None,
         "limit": request["limit"],
         "on_bad_bytes": request["on_bad_bytes"],
+        "min_coverage": counts["kept"] / counts["rows"],
         "prompt": "builtin" if manifest.document["details"]["prompt"]["origin"] == "builtin" else "auto",
     }
     default = Options()
@@ -161,6 +179,8 @@ def _one_split(recipe: Recipe, name: str) -> Split:
 def _recipe_for(root: Path, name: str | Path | None, split: str | None) -> tuple[Recipe, Split]:
     """The recipe and split of a tree: those given, else by the directory's name."""
     recipes = {str(each): load_recipe(each) for each in ([name] if name is not None else built_in())}
+    if name is None:
+        recipes = {given: recipe for given, recipe in recipes.items() if recipe.kind == KIND}
     _refuse_download(root, recipes)
     for recipe in recipes.values():
         if name is not None and (split is not None or len(recipe.splits) == 1):

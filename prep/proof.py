@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import orjson
-
 from prep import schemas
 from prep.documents import BrokenDocumentError, parse
 from prep.findings import Finding, found
 from prep.manifest import MANIFEST, SCHEMA
 from prep.recipe import canonical_json
+from prep.table_digest import TableDigest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -221,51 +220,18 @@ def table_batches(path: Path, columns: tuple[str, ...]) -> Iterator[pa.RecordBat
 
 
 def table_digest(path: Path, columns: tuple[str, ...]) -> tuple[int, str]:
-    """The number of rows of a table, and the digest of `manifest.rows_digest` over them.
+    """The number of rows of a table, and the digest over them (`prep.table_digest`).
 
-    The same bytes are made column by column, some fifty times faster than row by row. Raises
-    OSError, or ArrowInvalid for a table without these columns.
+    Raises OSError, or ArrowInvalid for a table without these columns.
     """
     import pyarrow as pa
 
-    digest, rows = hashlib.sha256(), 0
+    digest = TableDigest(columns)
     for batch in table_batches(path, columns):
         if set(batch.schema.names) != set(columns):
             raise pa.ArrowInvalid(f"columns {batch.schema.names}; expected {list(columns)}")
-        digest.update(_json_lines([batch.column(name) for name in columns]))
-        rows += batch.num_rows
-    return rows, digest.hexdigest()
-
-
-def _json_lines(columns: list[Any]) -> bytes:
-    """Each row as a JSON array and a newline."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    parts: list[Any] = ["["]
-    quotes = 0
-    for column in columns:
-        text = pa.types.is_string(column.type)
-        quotes += 2 * (len(column) - column.null_count) if text else 0
-        spelt = pc.binary_join_element_wise('"', column, '"', "") if text else column.cast(pa.string())
-        parts += [pc.fill_null(spelt, "null"), ","]
-    parts[-1] = "]\n"
-    lines = pc.binary_join_element_wise(*parts, "")
-    offsets, data = lines.buffers()[1:]
-    ends = memoryview(offsets).cast("i")
-    joined = memoryview(data)[ends[lines.offset] : ends[lines.offset + len(lines)]].tobytes()
-    if _is_escaped(joined, quotes, len(lines)):
-        rows = zip(*(column.to_pylist() for column in columns), strict=True)
-        return b"".join(orjson.dumps(row) + b"\n" for row in rows)
-    return joined
-
-
-def _is_escaped(joined: bytes, quotes: int, rows: int) -> bool:
-    """Whether JSON would spell some text otherwise: one with a quote, a backslash or a control character."""
-    import numpy as np
-
-    controls = int(np.count_nonzero(np.frombuffer(joined, np.uint8) < ord(" ")))
-    return controls != rows or joined.count(b'"') != quotes or b"\\" in joined
+        digest.update([batch.column(name) for name in columns])
+    return digest.rows, digest.hexdigest()
 
 
 def check_sizes(proof: Proof, seen: array[int], sizes: array[int], emit: Emit) -> tuple[array[int], set[str]]:

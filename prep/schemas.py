@@ -39,10 +39,12 @@ def is_valid(name: str, document: object) -> bool:
 
 
 def errors(name: str, document: object) -> Iterator[tuple[str, str]]:
-    """For each breach of the schema: the JSON pointer and one sentence."""
+    """For each breach of the schema: the JSON pointer, and what was expected and found."""
     for error in _validator(name).iter_errors(document):
         pointer = "/" + "/".join(str(part) for part in error.instance_path)
-        yield pointer, _shortened(error.message)
+        found_here = json.dumps(error.instance)
+        is_told = found_here in error.message or isinstance(error.instance, dict | list)
+        yield pointer, _shortened(error.message if is_told else f"{error.message}; found {found_here}")
 
 
 def broken(name: str, document: object, path: str, *, code: str = "TXT005", place: str = "") -> list[Finding]:

@@ -28,6 +28,7 @@ from prep.manifest import MANIFEST, STATE
 from prep.proof import Proof, check_sizes, holds_content_twice, leaves, load_proof
 from prep.recognise import find_datasets, other_layout
 from prep.rules import guarded
+from prep.validation_robot import RobotCheck, find_roots
 from prep.workspace import held_by, ledger_path
 
 __all__ = ["Level", "validate"]
@@ -81,8 +82,16 @@ def validate(
         _check_one_file(start, report, options)
         return report
     root = start.parent if start.is_file() else start
-    _check_all(root, find_datasets(root) if start.is_dir() else [""], report, options)
+    datasets = (find_datasets(root) or _robot_datasets(root)) if start.is_dir() else [""]
+    _check_all(root, datasets, report, options)
     return report
+
+
+def _robot_datasets(root: Path) -> list[str]:
+    """Robot trees that no manifest tells of: the directory itself if it or its groups hold roots."""
+    roots = find_roots(root)
+    groups = {name.split("/")[0] for name in roots}
+    return [""] if roots and groups <= {"", "success", "failure"} else sorted(groups)
 
 
 def _check_arguments(
@@ -158,19 +167,37 @@ class _Dataset:
         """Do all that the level asks for; the manifest, if there is one."""
         self.run_state()
         proof = self.proof()
+        kind = self.kind(proof)
+        records = self.robot(proof) if kind == "lerobot" else self.conversations(proof)
+        self.report.datasets.append(
+            {
+                "path": self.below or ".",
+                "kind": kind,
+                "dataset_id": proof.dataset_id if proof else None,
+                "records": records,
+            }
+        )
+        return proof
+
+    def kind(self, proof: Proof | None) -> str:
+        """The kind that the manifest states, else what the directory looks like."""
+        stated = proof.document.get("kind") if proof else None
+        if stated is None and not (self.root / META).exists() and find_roots(self.root):
+            return "lerobot"
+        return str(stated or "conversations")
+
+    def conversations(self, proof: Proof | None) -> int:
+        """Check a conversations tree; the number of its records."""
         scanned = Scanned(complete=False)
         if (self.root / META).exists() or proof is not None:
             scanned = self.records(proof)
             self.costly(proof, scanned)
-        self.report.datasets.append(
-            {
-                "path": self.below or ".",
-                "kind": str(proof.document.get("kind") or "conversations") if proof else "conversations",
-                "dataset_id": proof.dataset_id if proof else None,
-                "records": scanned.records,
-            }
-        )
-        return proof
+        return scanned.records
+
+    def robot(self, proof: Proof | None) -> int:
+        """Check a robot dataset; the number of its episodes."""
+        options = self.options
+        return RobotCheck(self.root, proof, options.level, options.jobs, self.report, self.emit).run()
 
     def run_state(self) -> None:
         """LAY003 and LAY004: is a run unfinished, or going on?"""

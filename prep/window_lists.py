@@ -83,7 +83,7 @@ def parse_identity(text: str, roots: Sequence[str]) -> Identity:
     except ValueError as error:
         raise UsageError(
             f"{text!r} is not a window's identity.",
-            remedy=f"Write ROOT:EPISODE:FRAME, as in {roots[0] or '0'}:12:0; roots: {', '.join(roots) or '0'}.",
+            remedy=f"Write ROOT:EPISODE:FRAME; roots: {', '.join(roots) or '0'}.",
         ) from error
 
 

@@ -56,8 +56,13 @@ def leaves(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[tup
 
 
 def prep_lines(text: str) -> list[str]:
-    """The `prep …` commands in a page: those of its code blocks and those inside of sentences."""
-    return [line.strip() for line in re.findall(r"(?m)(?:^ *|[`(;]|&& )(prep (?!\(|=)[^`\n)|>]*)", text)]
+    """The `prep …` commands in a page: those of its indented blocks, and those between backticks."""
+    block = r"^ {4,}(?:\$ |eval \"\$\()?(prep [^\n)>|]*)"
+    inline = r"`(prep [^`\n]*)`"
+    found = re.findall(f"(?m){block}|{inline}", text)
+    return [
+        (first or second).strip() for first, second in found if not (first or second).startswith("prep: ")
+    ]
 
 
 def check_line(line: str) -> None:

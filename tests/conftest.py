@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from prep.loopback import LoopbackHub
 from tests.clips import make_clip
 from tests.world import World
+
+# A loaded machine is slow, not wrong: no test is judged by its time.
+settings.register_profile("prep", deadline=None)
+settings.load_profile("prep")
 
 REAL = Path(__file__).resolve().parents[2] / "shared" / "data" / "real"
 

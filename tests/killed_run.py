@@ -24,6 +24,7 @@ import prep.preparation  # noqa: F401
 from prep import cli
 
 CHANGES = {"os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir", "os.truncate"}
+BROKEN = 70
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
@@ -41,11 +42,8 @@ def main() -> None:
             with os.fdopen(ours) as pipe:
                 counted = pipe.read()
             log.seek(0)
-            answer = {
-                "status": os.waitstatus_to_exitcode(status),
-                "changes": int(counted or 0),
-                "said": log.read(),
-            }
+            status = os.waitstatus_to_exitcode(status)
+            answer = {"status": status, "changes": int(counted or 0), "said": log.read()}
         print(json.dumps(answer), flush=True)
 
 
@@ -72,14 +70,14 @@ def run(at: int, arguments: list[str], pipe: int, log: int) -> None:
         os.dup2(log, stream)
     sys.addaudithook(on_event)
     sys.argv = ["prep", *arguments]
-    status = 70
+    status = BROKEN
     try:
         cli.main()
     except SystemExit as end:
         status = int(end.code or 0)
-    except BaseException:
-        traceback.print_exc()
     finally:
+        if status == BROKEN:
+            traceback.print_exc()
         sys.stderr.flush()
         os.write(pipe, str(made).encode())
         os._exit(status)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import click
 import pytest
-from tests.commands import PROJECT, check_line, leaves, prep, told
-from tests.runs import Clip, World
-from tests.trees import make_tree
 
 from prep import __version__
 from prep.cli import main
 from prep.loopback import Fault, FaultKind, LoopbackHub
 from prep.workspace import Workspace
+from tests.commands import PROJECT, check_line, leaves, prep, told
+from tests.runs import Clip, World
+from tests.trees import make_tree
 
 COMMANDS = dict(leaves())
 

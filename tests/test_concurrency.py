@@ -128,8 +128,10 @@ def test_both_splits_do_not_wait_for_each_other(world: World, out: Path) -> None
 
 def test_waiting_ends_upon_a_signal(world: World, out: Path) -> None:
     leave_lock(out, lock_text(host="elsewhere"))
+    looked = lock_of(out).parent.stat().st_mtime_ns
     process = world.start(out, "--wait")
-    time.sleep(1.0)  # it looks again and again; nothing that could be seen tells that it has begun to
+    # It makes a file to learn the file system's time whenever it looks at a lock from elsewhere.
+    wait_for(lambda: lock_of(out).parent.stat().st_mtime_ns > looked, process)
     process.send_signal(signal.SIGINT)
     assert_one_failure(*ended(process))
     assert lock_of(out).exists()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 from pathlib import Path
 
 import pytest
-from tests.commands import prep
-from tests.runs import digests
 
 import prep as library
 from prep.demo import run
+from prep.manifest import short_id
+from tests.commands import PROJECT, prep
+from tests.runs import digests
 
+ID = r"videophy2_[a-z]+@[0-9a-f]{12}"
 STEPS = ("1. A raw world", "2. prep videophy2", "3. prep validate", "4. prep show", "5. prep env")
 
 
@@ -73,7 +77,30 @@ def test_another_folder_gets_the_same_dataset(
     assert "HF_HOME" not in os.environ
     for name in ("videophy2_train", "videophy2_val"):
         first, second = (
-            json.loads((root / "data" / name / "manifest.json").read_text())["dataset_id"]
-            for root in (world / "prep-demo", tmp_path / "another folder")
+            dataset_id(root / "data" / name) for root in (world / "prep-demo", tmp_path / "another folder")
         )
         assert first == second
+
+
+def test_the_pages_show_the_ids_that_the_demo_gets(world: Path, tmp_path: Path) -> None:
+    data = world / "prep-demo" / "data"
+    ids = {name: short_id(dataset_id(data / name)) for name in ("videophy2_train", "videophy2_val")}
+    for page, names in {"videophy2.md": ["videophy2_val"], "env.md": list(ids)}.items():
+        shown = re.findall(ID, (PROJECT / "docs" / page).read_text(encoding="utf-8"))
+        assert sorted(set(shown)) == sorted(ids[name] for name in names)
+    # docs/adopt.md: clips of the validation set lost, emptied and cut, with the raw world to mend it from.
+    tree = shutil.copytree(data / "videophy2_val", tmp_path / "videophy2_val")
+    media = tree / "media"
+    (media / "video_0002.mp4").unlink()
+    (media / "video_0003.mp4").write_bytes(b"")
+    (media / "video_0005.mp4").write_bytes((media / "video_0005.mp4").read_bytes()[:2000])
+    mirror = f"https://videos.example/={(world / 'prep-demo' / 'raw').as_uri()}/"
+    done = prep("adopt", tree, "--prompt", "builtin", "--mirror", mirror, env={"HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stderr
+    shown = re.findall(ID, (PROJECT / "docs" / "adopt.md").read_text(encoding="utf-8"))
+    assert shown == [short_id(dataset_id(tree))]
+
+
+def dataset_id(directory: Path) -> str:
+    document = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
+    return str(document["dataset_id"])

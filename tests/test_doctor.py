@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.commands import PROJECT, prep
 
 from prep.doctor import Check, examine
 from prep.loopback import Fault, FaultKind, LoopbackHub
+from tests.commands import PROJECT, prep
 
 LIMITED = Path("/proc")  # the one directory in which not even root makes a folder
 
@@ -43,13 +43,13 @@ def test_all_that_is_needed_is_here_and_every_lack_has_a_remedy(tmp_path: Path) 
 def test_the_trial_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "kept").touch()
     examine(tmp_path)
-    assert os.listdir(tmp_path) == ["kept"]
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
 def test_a_directory_that_is_not_there_is_judged_by_its_nearest_folder_and_not_made(tmp_path: Path) -> None:
     checks = examine(tmp_path / "a" / "b")
     assert all(check.good for check in checks if check.needed)
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
@@ -75,7 +75,9 @@ def test_a_file_in_place_of_the_directory_is_a_lack(tmp_path: Path) -> None:
 
 def test_a_current_folder_that_was_deleted_ends_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
-    script = f"cd {tmp_path / 'gone'} && rmdir {tmp_path / 'gone'} && exec {sys.executable} -m prep doctor data"
+    script = (
+        f"cd {tmp_path / 'gone'} && rmdir {tmp_path / 'gone'} && exec {sys.executable} -m prep doctor data"
+    )
     environment = {**os.environ, "PYTHONPATH": str(PROJECT), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=False

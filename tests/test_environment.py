@@ -9,12 +9,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.commands import prep
-from tests.trees import edit_json, make_tree, prove
 
 from prep import recipe
 from prep.environment import env
 from prep.errors import PrepError, UsageError
+from tests.commands import prep
+from tests.trees import edit_json, make_tree, prove
 
 NAMES = [
     "plain",
@@ -33,7 +33,11 @@ NAMES = [
 def evaluated(text: bytes | str, name: str, cwd: Path, *, dotenv: bool = False) -> bytes:
     """What bash has in variable `name` after it took the text."""
     (cwd / "lines.sh").write_bytes(text if isinstance(text, bytes) else text.encode())
-    script = 'set -a; . ./lines.sh; printf %s "${!1}"' if dotenv else 'eval "$(cat lines.sh)"; printenv "$1" | head -c -1'
+    script = (
+        'set -a; . ./lines.sh; printf %s "${!1}"'
+        if dotenv
+        else 'eval "$(cat lines.sh)"; printenv "$1" | head -c -1'
+    )
     command = ["bash", "-euo", "pipefail", "-c", script, "bash", name]
     return subprocess.run(command, cwd=cwd, capture_output=True, check=True).stdout
 
@@ -61,7 +65,9 @@ def test_a_path_that_is_not_utf8_comes_out_byte_for_byte(tmp_path: Path) -> None
     assert evaluated(os.fsencode(done.stdout), "VIDEOPHYSICS_ROOT", tmp_path) == os.fsencode(out)
 
 
-@pytest.mark.parametrize("given", ["out", "out/", "./out", "out/videophy2_val/", "out/../out", "out/videophy2_val/media/.."])
+@pytest.mark.parametrize(
+    "given", ["out", "out/", "./out", "out/videophy2_val/", "out/../out", "out/videophy2_val/media/.."]
+)
 def test_the_value_is_absolute_without_a_trailing_slash(
     given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,11 +6,11 @@ import re
 import tracemalloc
 
 import pytest
-from tests.commands import PROJECT
 
 from prep import schemas
 from prep.errors import UsageError
 from prep.findings import PLACES_KEPT, Report, catalogue, explain, found, listing
+from tests.commands import PROJECT
 
 
 def filled(count: int, code: str = "FIL005", **options: tuple[str, ...]) -> Report:

@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from tests.commands import PROJECT
 
 import prep
+from tests.commands import PROJECT
 
 HEAVY = ("torch", "pyarrow", "datasets", "av", "httpx", "rich", "pandas", "numpy", "huggingface_hub", "PIL")
 

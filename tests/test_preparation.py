@@ -15,6 +15,7 @@ import prep
 from prep.errors import EnvironmentLacksError, UsageError, WouldChangeError
 from prep.loopback import Fault, FaultKind
 from prep.preparation import failures, prepare
+from prep.recipe import built_in, load_recipe
 from prep.stages.options import Options, overall_status
 from tests.world import TABLE, World, csv_bytes, tree
 
@@ -197,6 +198,14 @@ def test_a_recipe_that_is_not_there_names_what_is(tmp_path: Path, name: str, wor
     with pytest.raises(UsageError, match="There is no recipe") as caught:
         prepare(name, tmp_path)
     assert words in caught.value.remedy
+
+
+def test_robot_data_go_another_way(tmp_path: Path) -> None:
+    robot = next(name for name, path in built_in().items() if 'kind = "lerobot"' in path.read_text())
+    with pytest.raises(UsageError, match="is of the kind 'lerobot'"):
+        prepare(robot, tmp_path)
+    with pytest.raises(UsageError, match="is of the kind 'lerobot'"):
+        prep.adopt(tmp_path, recipe=robot, split=load_recipe(robot).splits[0].name)
 
 
 def test_a_recipe_that_is_not_utf8_is_wrong_usage(world: World) -> None:

@@ -9,9 +9,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.commands import PROJECT
 
 from prep.progress import bytes_text, plain_line, progress, seconds_text
+from tests.commands import PROJECT
 
 PROGRAM = """
 import time
@@ -26,7 +26,15 @@ with progress("videos", 20) as bar:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (999_949, "999.9 kB"), (999_999, "1.0 MB"), (2.5e9, "2.5 GB"), (3e15, "3000.0 TB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (999_949, "999.9 kB"),
+        (999_999, "1.0 MB"),
+        (2.5e9, "2.5 GB"),
+        (3e15, "3000.0 TB"),
+    ],
 )
 def test_sizes_are_in_decimal_units(size: float, text: str) -> None:
     assert bytes_text(size) == text
@@ -34,7 +42,14 @@ def test_sizes_are_in_decimal_units(size: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0.0 s"), (59.4, "59.4 s"), (59.9, "1 min 00 s"), (125, "2 min 05 s"), (3599.6, "1 h 00 min"), (7260, "2 h 01 min")],
+    [
+        (0, "0.0 s"),
+        (59.4, "59.4 s"),
+        (59.9, "1 min 00 s"),
+        (125, "2 min 05 s"),
+        (3599.6, "1 h 00 min"),
+        (7260, "2 h 01 min"),
+    ],
 )
 def test_times_are_for_people(seconds: float, text: str) -> None:
     assert seconds_text(seconds) == text
@@ -77,7 +92,9 @@ def test_without_a_terminal_a_line_comes_when_it_is_due(
     assert said.err.count("\n") == 1
 
 
-def test_bytes_of_many_threads_add_up(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_of_many_threads_add_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("prep.progress.PLAIN_SECONDS", 0.0)
     with progress("videos", 1) as bar:
 

@@ -98,7 +98,9 @@ def locked_rule() -> dict[str, str]:
     return {**RULE, "upstream_file": lock.files[0].path}
 
 
-def test_what_cannot_be_had_offline_names_the_ways_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_had_offline_names_the_ways_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     rule = locked_rule()
     with pytest.raises(EnvironmentLacksError) as error:

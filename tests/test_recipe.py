@@ -96,7 +96,12 @@ def test_comments_and_order_do_not_count_in_the_digest_and_content_does(tmp_path
     head, splits, rest = OWN.partition("[splits.train]")
     moved = rest.partition("[splits.val]")
     for number, text in enumerate(
-        [OWN, f"# mine\n{OWN}", f"{head}[splits.val]{moved[2]}\n{splits}{moved[0]}", OWN.replace("rows.csv", "r.csv")]
+        [
+            OWN,
+            f"# mine\n{OWN}",
+            f"{head}[splits.val]{moved[2]}\n{splits}{moved[0]}",
+            OWN.replace("rows.csv", "r.csv"),
+        ]
     ):
         (tmp_path / str(number)).mkdir()
         load(tmp_path / str(number), text)

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import jsonschema_rs
 import pytest
-from tests.trees import make_tree
 
 from prep import schemas
 from prep.resources import data_folder
+from tests.trees import make_tree
 
-NAMES = sorted(path.name.removesuffix(".schema.json") for path in data_folder("schemas").glob("*.schema.json"))
+NAMES = sorted(
+    path.name.removesuffix(".schema.json") for path in data_folder("schemas").glob("*.schema.json")
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -40,9 +42,16 @@ def test_every_breach_is_told_and_not_only_the_first() -> None:
 
 
 def test_a_breach_becomes_a_finding_at_its_place() -> None:
-    (finding,) = schemas.broken("conversations-meta-entry", {"id": 7, "media": "a", "conversation": "b"}, "meta.json", place="/3")
+    (finding,) = schemas.broken(
+        "conversations-meta-entry", {"id": 7, "media": "a", "conversation": "b"}, "meta.json", place="/3"
+    )
     assert (finding.code, finding.at()) == ("TXT005", "meta.json:/3/id")
-    assert schemas.broken("conversations-meta-entry", {"id": "7", "media": "a", "conversation": "b"}, "meta.json") == []
+    assert (
+        schemas.broken(
+            "conversations-meta-entry", {"id": "7", "media": "a", "conversation": "b"}, "meta.json"
+        )
+        == []
+    )
 
 
 def test_a_breach_that_quotes_a_huge_value_is_told_in_short() -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from tests.clips import make_clip
-from tests.commands import prep, told
-from tests.trees import PROMPT, make_tree, prove
 
 from prep.errors import PrepError, UsageError
 from prep.show import show
+from tests.clips import make_clip
+from tests.commands import prep, told
+from tests.trees import PROMPT, make_tree, prove
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A small raw world on loopback: a Hub with a VideoPhy-2 table, a host of clips, and what was asked of both."""
+"""A small raw world on loopback: a Hub with a VideoPhy-2 table, a host of clips, and what was asked."""
 
 from __future__ import annotations
 

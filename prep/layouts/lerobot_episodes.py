@@ -57,10 +57,10 @@ def check_routing(facts: Facts) -> Iterator[Finding]:
     for camera in ("", *facts.root.cameras):
         stem = f"videos/{camera}" if camera else "data"
         names = ["chunk_index", "file_index", *(("from_timestamp", "to_timestamp") if camera else ())]
-        missing = [f"{stem}/{name}" for name in names if f"{stem}/{name}" not in facts.types]
+        missing = [name for name in names if f"{stem}/{name}" not in facts.types]
         if missing:
             message = (
-                f"there is no column {' and no '.join(missing)}: which file holds an episode is not known"
+                f"there is no column {stem}/ + {', '.join(missing)}: where an episode stands is not known"
             )
             yield found("LER022", EPISODES, message, place=stem, severity=facts.strict())
 
@@ -100,16 +100,26 @@ def check_rows_abut(facts: Facts) -> Iterator[Finding]:
     """LER027: the first episode begins at row 0, and each at the end of the one before."""
     if not facts.usable or not facts.count:
         return
-    first, length = facts.numbers["dataset_from_index"], facts.numbers["length"]
-    # Where only an end is wrong, `length` says so: one fault, one finding.
-    end = facts.numbers["dataset_to_index"]
+    # In the order of the rows: where the table has another order, the episode numbers say so (LER025).
+    order = np.argsort(facts.numbers["dataset_from_index"], kind="stable")
+    first, end, length = (
+        facts.numbers[name][order] for name in ("dataset_from_index", "dataset_to_index", "length")
+    )
     before = np.concatenate([[0], end[:-1]])
-    by_length = np.concatenate([[0], (first + length)[:-1]])
+    # Where `length` and the rows of one disagree, LER026 says so: one fault, one finding.
+    consistent = end - first == length
+    doubtful = ~consistent | ~np.concatenate([[True], consistent[:-1]])
+    wrong = np.zeros(facts.count, bool)
+    wrong[order] = (first != before) & ~doubtful
+    ends = np.zeros(facts.count, np.int64)
+    ends[order] = before
     yield from _wrong(
         facts,
         "LER027",
-        (first != before) & (first != by_length),
-        lambda at: f"begins at row {first[at]}; the episode before ends at row {before[at]}",
+        wrong,
+        lambda at: (
+            f"begins at row {facts.numbers['dataset_from_index'][at]}; the rows before end at {ends[at]}"
+        ),
     )
 
 
@@ -166,14 +176,13 @@ def check_windows(facts: Facts) -> Iterator[Finding]:
             continue
         tolerance = THRESHOLDS["window_tolerance_frames"] / facts.fps
         first, last = windows
-        wanted = facts.numbers["length"] / facts.fps
+        frames = facts.numbers["dataset_to_index"] - facts.numbers["dataset_from_index"]
+        wanted = frames / facts.fps
         wrong = np.flatnonzero(~(np.abs(last - first - wanted) <= tolerance))
         if len(wrong):
             at = int(wrong[0])
             message = f"{camera}: {first[at]:.4f} to {last[at]:.4f} s is {last[at] - first[at]:.4f} s; {wanted[at]:.4f} s"
-            message += (
-                f" are its {facts.numbers['length'][at]} frames ({len(wrong)} of {facts.count} episodes)"
-            )
+            message += f" are its {frames[at]} frames ({len(wrong)} of {facts.count} episodes)"
             yield found("LER060", EPISODES, message, place=f"{facts.episode(at)}, {camera}")
         for item in needed or ():
             yield from _check_tiling(facts, item, first, last, set(wrong.tolist()))

@@ -53,12 +53,14 @@ THRESHOLDS: Final[Mapping[str, float]] = {
     "frozen_share": 0.5,
     "absurd_value": 1e6,
     "statistics_tolerance_share": 0.01,
+    "still_grey_levels": 0.1,
     "cut_grey_levels": 4.0,
     "cut_ratio": 4.0,
     "border_frames": 3,
 }
 """Limits of the checks. A feature or camera is frozen when it stands still for `frozen_seconds` and
-for `frozen_share` of its episode. A change of scene is a step of `cut_grey_levels` that is
+for `frozen_share` of its episode; a picture stands still when it differs from the one before by
+`still_grey_levels` in the mean, for an encoder does not repeat one to the bit. A change of scene is a step of `cut_grey_levels` that is
 `cut_ratio` times its neighbours; it is looked for `border_frames` around each border."""
 
 ESSENTIAL: Final = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
@@ -136,12 +138,12 @@ class Facts:
         order = np.argsort(inverse, kind="stable")
         bounds = np.searchsorted(inverse[order], np.arange(len(values) + 1))
         try:
-            return [
-                Needed(camera, self._path(camera, value), order[bounds[at] : bounds[at + 1]])
-                for at, value in enumerate(values.tolist())
-            ]
+            paths = [self._path(camera, value) for value in values.tolist()]
         except PrepError:
             return None  # LER004 says so
+        if any(path.startswith("/") or ".." in path.split("/") for path in paths):
+            return None  # FIL011 says so
+        return [Needed(camera, path, order[bounds[at] : bounds[at + 1]]) for at, path in enumerate(paths)]
 
     def _path(self, camera: str, key: int) -> str:
         chunk, file = key >> 32, key & 0xFFFFFFFF
@@ -154,6 +156,13 @@ class Facts:
             for item in self.needed(camera) or ()
             if self.files.get(item.path) and item.path not in self.broken
         ]
+
+    @property
+    def lengths(self) -> Numbers | None:
+        """Frames of each episode by its rows, which is what readers cut windows from; LER026 tells of `length`."""
+        if not self.usable:
+            return self.numbers.get("length")
+        return self.numbers["dataset_to_index"] - self.numbers["dataset_from_index"]
 
     def windows(self, camera: str) -> tuple[Reals, Reals] | None:
         """Seconds at which each episode begins and ends in its camera's file."""

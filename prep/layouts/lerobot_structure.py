@@ -193,7 +193,7 @@ def check_totals(facts: Facts) -> Iterator[Finding]:
     if facts.rows_per_file and len(facts.rows_per_file) == len(facts.root.episode_files):
         counted["total_episodes"] = sum(facts.rows_per_file.values())
     if "length" in facts.numbers:
-        counted["total_frames"] = int(facts.numbers["length"].sum())
+        counted["total_frames"] = _frames(facts, facts.root.info.get("total_frames"))
     if facts.tasks is not None:
         counted["total_tasks"] = len(facts.tasks.texts)
     for key, number in counted.items():
@@ -201,6 +201,15 @@ def check_totals(facts: Facts) -> Iterator[Finding]:
         if isinstance(stated, int) and stated != number:
             where = TASKS if key == "total_tasks" else "the episode table"
             yield found("LER013", INFO, f"{key} is {stated}; {where} has {number}", place=f"/{key}")
+
+
+def _frames(facts: Facts, stated: object) -> int:
+    """The sum of the episodes' lengths, or of their rows where that is what is stated (LER026 tells)."""
+    by_length = int(facts.numbers["length"].sum())
+    if not facts.usable:
+        return by_length
+    by_rows = int((facts.numbers["dataset_to_index"] - facts.numbers["dataset_from_index"]).sum())
+    return by_rows if by_rows == stated else by_length
 
 
 def check_splits(facts: Facts) -> Iterator[Finding]:

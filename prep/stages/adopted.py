@@ -7,7 +7,7 @@ whole, and its size is the one that the server states now, where the server can 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -38,7 +38,7 @@ class Adoption:
 
     `kept` counts clips, `unverified` those whose size no server could confirm, `broken` the
     clips that will be fetched again, `leftovers` what another tool left behind, `changed` the
-    conversation files that hold another text, all by path.
+    conversation files that hold another text, `unnamed` what belongs to no row; all by path.
     """
 
     kept: int = 0
@@ -46,10 +46,11 @@ class Adoption:
     broken: list[Finding] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
+    unnamed: list[str] = field(default_factory=list)
 
     def __call__(self, reading: Reading, ledger: Ledger | None) -> set[str]:
         """Tell the ledger which clips of the tree are good; their sources. Without a ledger, only look."""
-        self._compare_views(reading)
+        self._compare(reading)
         self._find_leftovers(reading.run)
         with _Sizes(reading) as size_of:
             good = self._judge_all(reading, ledger, size_of)
@@ -57,15 +58,25 @@ class Adoption:
             ledger.sync()
         return good
 
-    def _compare_views(self, reading: Reading) -> None:
+    def _compare(self, reading: Reading) -> None:
+        """Look for what adopting would rewrite or take away; raises WouldChangeError if that is not asked."""
+        run = reading.run
         self.changed = changed_views(reading)
-        options = reading.run.options
-        if self.changed and not options.update and not options.dry_run:
+        self.unnamed = list(_unnamed(reading))
+        if run.options.update or run.options.dry_run:
+            return
+        if self.changed:
             raise WouldChangeError(
-                f"{reading.run.root}: {len(self.changed)} conversation files hold another text than the "
-                f"recipe gives, the first {self.changed[0]}.",
+                f"{run.root}: {len(self.changed)} conversation files hold another text than the recipe "
+                f"gives, the first {self.changed[0]}.",
                 remedy="Give the options it was made with (--score-field, --include-caption, --prompt), "
                 "or --update to write the recipe's text.",
+            )
+        if self.unnamed:
+            raise WouldChangeError(
+                f"{run.root}: {len(self.unnamed)} clips and conversations belong to no row that is read, "
+                f"the first {self.unnamed[0]}.",
+                remedy="Give the --source and --limit it was made with, or --update to take them out.",
             )
 
     def _find_leftovers(self, run: Run) -> None:
@@ -105,6 +116,19 @@ class Adoption:
                         ledger.fetched(sources[number], content, run.root / run.layout.media(number))
         self.broken.sort(key=lambda finding: finding.path)
         return good
+
+
+def _unnamed(reading: Reading) -> Iterator[str]:
+    """The clips and conversations in the tree that no row of the table has, kept or failed."""
+    layout = reading.run.layout
+    named = {
+        path
+        for row in reading.plan.rows
+        for path in (layout.media(row.number), layout.conversation(row.number))
+    }
+    for relative in payload.walk_files(reading.run.root):
+        if relative not in named and (layout.is_media(relative) or layout.is_conversation(relative)):
+            yield relative
 
 
 class _Sizes:

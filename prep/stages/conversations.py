@@ -20,7 +20,14 @@ from prep.stages import payload
 from prep.stages.conversations_plan import Adopt, planned
 from prep.stages.conversations_run import Job, Reading, Run, result_of
 from prep.stages.conversations_views import Publication
-from prep.stages.finished import confirm, differences, refuse_change, settled_result, sound_manifest
+from prep.stages.finished import (
+    accepted_losses,
+    confirm,
+    differences,
+    refuse_change,
+    settled_result,
+    sound_manifest,
+)
 from prep.stages.options import Options, Result
 from prep.stages.sources import SourceTable, open_source
 from prep.workspace import Workspace, attempt_path, is_unfinished, ledger_path
@@ -135,6 +142,8 @@ def _held(run: Run, workspace: Workspace, adopt: Adopt | None) -> Result:
             return settled
         payload.seed(workspace, manifest)
     job = Job.holding(Reading.of(run, source), workspace)
+    if manifest is not None and not run.options.update:
+        job.plan.fail(accepted_losses(manifest))
     if adopt is not None:
         adopt(job, workspace.ledger)
     return _gather_and_publish(job)
@@ -195,15 +204,11 @@ def _gather(job: Job, missing: Sequence[str]) -> payload.Gathered:
         return payload.Gathered()
     far = set(filter(run.needs_network(job.source), missing)) if run.options.offline else set()
     near = [item for item in missing if item not in far]
-    _check_space(run, job.source, near)
-    gathered = payload.gather(
-        job.workspace,
-        near,
-        run.address(job.source),
-        run.options,
-        run.split.directory,
-        job.source.local_media(),
-    )
+    gathered = payload.Gathered()
+    if near:
+        _check_space(run, job.source, near)
+        url, label, local = run.address(job.source), run.split.directory, job.source.local_media()
+        gathered = payload.gather(job.workspace, near, url, run.options, label, local)
     gathered.failures.update((item, _offline(item)) for item in sorted(far))
     return gathered
 

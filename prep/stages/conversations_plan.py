@@ -12,9 +12,8 @@ from prep.manifest import STATE, Manifest
 from prep.progress import bytes_text
 from prep.stages import payload
 from prep.stages.conversations_run import Reading, Run, result_of
-from prep.stages.finished import differences, sound_manifest
+from prep.stages.finished import accepted_losses, differences, sound_manifest
 from prep.stages.options import Result
-from prep.stages.rows import plan_rows
 from prep.stages.sources import SourceTable, open_source
 from prep.workspace import Ledger
 
@@ -28,22 +27,25 @@ def planned(run: Run, adopt: Adopt | None) -> Result:
     """What a run would do; writes nothing below the out-root. Raises as the run would."""
     manifest = Manifest.load(run.root) if adopt is None else sound_manifest(run.root)
     source = open_source(run.recipe, run.split, run.options, manifest, None)
+    reading = Reading.of(run, source)
+    changed = [] if manifest is None else differences(manifest, run.request(), run.recipe, source.facts)
+    if manifest is not None and not (changed or run.options.update):
+        reading.plan.fail(accepted_losses(manifest))
     had = _reusable(run)
     if adopt is not None:
-        reading = Reading.of(run, source)
         had |= adopt(reading, None)
-        plan = reading.plan
-    else:
-        plan = plan_rows(run.open_table(source), run.rule, run.split, run.options)
-        had |= _sound_sources(manifest) if manifest is not None else set()
-    wanted = plan.sources()
+    elif manifest is not None:
+        had |= _sound_sources(manifest)
+    wanted = reading.plan.sources()
     missing = [item for item in wanted if item not in had]
-    result = result_of(run, plan)
+    result = result_of(run, reading.plan)
     result.outcome = "planned"
     result.reused, result.fetched = len(wanted) - len(missing), len(missing)
-    result.notes.extend(_space_notes(run, source, missing, result))
+    result.notes.extend([*_space_notes(run, source, missing, result), *reading.notes()])
+    if adopt is None:
+        result.notes.extend(f"would change {item} (needs --update)" for item in changed)
     if manifest is not None and adopt is None:
-        result.notes.extend(_change_notes(run, manifest, source, set(wanted)))
+        result.notes.extend(_damage_notes(manifest, set(wanted)))
     if run.options.prune:
         result.notes.extend(_prune_notes(run.root))
     return result
@@ -80,9 +82,7 @@ def _space_notes(run: Run, source: SourceTable, missing: Sequence[str], result: 
     return [f"about {bytes_text(size)} to fetch (estimated from the sizes of {asked} clips); {free} free"]
 
 
-def _change_notes(run: Run, manifest: Manifest, source: SourceTable, wanted: set[str]) -> Iterator[str]:
-    changed = differences(manifest, run.request(), run.recipe, source.facts)
-    yield from (f"would change {item} (needs --update)" for item in changed)
+def _damage_notes(manifest: Manifest, wanted: set[str]) -> Iterator[str]:
     damaged = manifest.damaged_files(manifest.files())
     if damaged:
         yield f"would mend {len(damaged)} files that are missing or of another size, first {damaged[0].path}"

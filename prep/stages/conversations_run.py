@@ -124,10 +124,8 @@ class Reading:
         expected = self.run.recipe.document["prompt"].get("sha256")
         if self.prompt.origin != "upstream" or self.prompt.sha256 == expected:
             return []
-        return [
-            f"upstream's prompt here has sha256 {str(self.prompt.sha256)[:12]}, the recipe expects "
-            f"{str(expected)[:12]}: another version of upstream"
-        ]
+        here, wanted = str(self.prompt.sha256)[:12], str(expected)[:12]
+        return [f"upstream's prompt here is of another version: sha256 {here}, the recipe says {wanted}"]
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from prep.recipe import Recipe, Split
 from prep.stages.options import FAILURES_SHOWN, Options, Result
 from prep.stages.sources import local_table
 
-__all__ = ["confirm", "differences", "refuse_change", "settled_result", "sound_manifest"]
+__all__ = ["accepted_losses", "confirm", "differences", "refuse_change", "settled_result", "sound_manifest"]
 
 
 def sound_manifest(root: Path) -> Manifest | None:
@@ -35,15 +35,18 @@ def differences(
     document = manifest.document
     before = document["request"]
     changed = [
-        f"{key}: {_shown(before.get(key))} → {_shown(request.get(key))}"
-        for key in sorted(before.keys() | request.keys())
-        if before.get(key) != request.get(key)
+        f"{key}: {_shown(before.get(key))} → {_shown(request.get(key))}" for key in _unequal(before, request)
     ]
     if document["recipe_sha256"] != recipe.sha256:
-        changed.append(f"recipe: {document['recipe_sha256'][:12]} → {recipe.sha256[:12]}")
+        parts = ", ".join(_unequal(document["recipe"], recipe.document))
+        changed.append(f"recipe ({parts}): {document['recipe_sha256'][:12]} → {recipe.sha256[:12]}")
     if source is not None:
         changed.extend(_source_changes(document["sources"][0], source))
     return changed
+
+
+def _unequal(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
 
 
 def _source_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -56,6 +59,21 @@ def _source_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
 def _shown(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}…"
+
+
+def accepted_losses(manifest: Manifest) -> dict[str, tuple[str, str]]:
+    """The sources that a finished dataset was published without, each with its reason.
+
+    A run that only mends the dataset leaves them so; `--update` tries them again.
+    """
+    if not manifest.document["counts"]["failed"]:
+        return {}
+    try:
+        records = manifest.records()
+    except PrepError:
+        return {}  # met only when adopting, which is the remedy: those rows are tried again
+    kept = {row.source for row in records if row.status == "kept"}
+    return {row.source: (row.reason, "") for row in records if row.source not in kept}
 
 
 def refuse_change(root: Path, changed: list[str]) -> None:

@@ -174,14 +174,18 @@ def _changes(
     """What would change of the dataset or of an index that is there."""
     changed = []
     if manifest is not None:
-        for name, rows in (("files", files), ("records", records)):
+        tables = (("files", files, FileRow), ("records", records, RecordRow))
+        for name, rows, row_type in tables:
             before = manifest.document["tables"][name]
-            if before["sha256"] != rows_digest(rows):
+            if before["sha256"] != rows_digest(rows, row_type):
                 changed.append(f"{name}: {before['rows']} rows → {len(rows)} rows of other content")
-    for index in prepared.indices:
-        if index.path.is_file() and index.path.read_bytes() != index.index.to_bytes():
-            changed.append(f"{index.path.name}: built from another filter, recipe or tree")
+    stale = (item.path for item in prepared.indices if _differs(item))
+    changed.extend(f"{path.name}: built from another filter, recipe or tree" for path in stale)
     return changed
+
+
+def _differs(item: SplitIndex) -> bool:
+    return item.path.is_file() and item.path.read_bytes() != item.index.to_bytes()
 
 
 def _links(prepared: Prepared) -> Iterator[tuple[str, Path]]:

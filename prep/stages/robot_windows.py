@@ -195,7 +195,7 @@ def build(
     multiple = rules.get("multiple", 1)
     if chunk_length % multiple:
         raise UsageError(
-            f"The chunk length {chunk_length} is not a multiple of {multiple}, which upstream's reader demands."
+            f"The chunk length {chunk_length} is not a multiple of {multiple}, as upstream demands."
         )
     inputs = list(_inputs(groups))
     for split in rules["splits"]:

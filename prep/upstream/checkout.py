@@ -16,9 +16,9 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from prep.errors import EnvironmentLacksError, FetchError, PrepError, UsageError
+from prep.errors import EnvironmentLacksError, PrepError, UsageError
 from prep.files import disk_errors, write_whole
 from prep.resources import data_folder, user_cache
 
@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 _PACKAGE = "cosmos_framework"
+_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +150,18 @@ def verify() -> int:
 
 
 def _fetch(lock: Lock, path: str) -> bytes:
-    from prep.fetch import UrlFetcher
+    import httpx
 
     url = lock.raw_url.format(commit=lock.commit, path=path)
-    with tempfile.TemporaryDirectory() as folder, UrlFetcher(attempts=2) as fetcher:
-        part = Path(folder) / PurePosixPath(path).name
-        try:
-            fetcher.fetch(url, part)
-        except FetchError as error:
-            raise EnvironmentLacksError(
-                f"Upstream's {path} could not be had: {error.message}", remedy=error.remedy
-            ) from error
-        return part.read_bytes()
+    try:
+        answer = httpx.get(url, timeout=_SECONDS, follow_redirects=True).raise_for_status()
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        said = str(error).partition("\n")[0] or type(error).__name__
+        raise EnvironmentLacksError(
+            f"Upstream's {path} could not be had from {url}: {said}.",
+            remedy="Run the same command again on a connected machine.",
+        ) from error
+    return answer.content
 
 
 def sync(source: str) -> tuple[Path, int]:

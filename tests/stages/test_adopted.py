@@ -139,7 +139,10 @@ def test_a_plain_run_does_not_take_over_an_adoption_that_was_begun(world: World)
     with pytest.raises(UsageError, match="adoption has not come to its end") as caught:
         world.run(score_field="sa")
     assert f"prep adopt {world.root}" in caught.value.remedy
-    assert {name: data for name, data in tree(world.root).items() if name in before} == before
+    after = tree(world.root)
+    assert {name: after[name] for name in before if not name.startswith(".prep")} == {
+        name: data for name, data in before.items() if not name.startswith(".prep")
+    }
     assert world.adopt()[0].outcome == "complete"
     assert world.run().outcome == "unchanged"
 
@@ -175,6 +178,30 @@ def test_other_texts_are_rewritten_with_update(world: World) -> None:
     assert (result.outcome, world.fetched()) == ("complete", [])
     assert adoption.changed
     assert world.run().outcome == "unchanged"
+
+
+def test_clips_of_no_row_are_not_taken_out_unasked(world: World) -> None:
+    as_upstream(world, 4)
+    before = tree(world.root)
+    with pytest.raises(WouldChangeError, match="4 clips and conversations belong to no row") as caught:
+        world.adopt(limit=2)
+    assert "--limit" in caught.value.remedy
+    assert tree(world.root) == before
+    planned, _ = world.adopt(limit=2, dry_run=True)
+    assert any("4 clips and conversations of no row would be taken out" in note for note in planned.notes)
+    result, _ = world.adopt(limit=2, update=True)
+    assert (result.outcome, result.kept) == ("complete", 2)
+    unused = {path.read_bytes() for path in (world.root / ".prep" / "unused").iterdir()}
+    assert unused == {world.clip(3), world.clip(4)}
+
+
+def test_a_row_that_fails_here_may_have_had_files_there(world: World) -> None:
+    rows = as_upstream(world, 3)
+    rows[1][3] = "3.7"  # upstream cuts it to 3
+    world.commit(rows)
+    result, _ = world.adopt(min_coverage=0.6)
+    assert (result.outcome, result.failed) == ("complete", {"not_an_integer": 1})
+    assert not clip(world, 2).exists()
 
 
 def test_a_tree_without_texts_gets_them(world: World) -> None:
@@ -266,15 +293,16 @@ def test_a_dataset_with_a_broken_manifest_is_proved_again(world: World, broken: 
 
 
 def test_a_dataset_with_a_lost_proof_is_proved_again(world: World) -> None:
-    world.rows(2)
-    world.run()
+    world.rows(3)
+    world.fail(2, FaultKind.GONE)
+    world.run(min_coverage=0.5)
     before = tree(world.root)
     (world.root / ".prep" / "files.parquet").write_bytes(b"PAR1")
     (world.root / ".prep" / "records.parquet").unlink()
     with pytest.raises(PrepError, match="prep adopt"):
-        world.run()
+        world.run(min_coverage=0.5)
     result, _ = world.adopt()
-    assert (result.outcome, world.fetched()) == ("complete", [])
+    assert (result.outcome, result.failed, world.fetched()) == ("complete", {"http_410": 1}, ["2.mp4"])
     assert tree(world.root) == before
 
 

@@ -405,6 +405,37 @@ def test_a_damaged_clip_is_mended_by_a_plain_run(world: World) -> None:
     assert tree(world.root) == before
 
 
+@pytest.mark.parametrize("kind", [FaultKind.GONE, FaultKind.UNAVAILABLE])
+def test_mending_a_clip_does_not_try_rows_that_were_given_up(world: World, kind: FaultKind) -> None:
+    world.commit([world.row(1), world.row(2), world.row(3, pc="3.7"), world.row(4)])
+    world.fail(2, kind)
+    world.run(give_up=True, min_coverage=0.5)
+    before = tree(world.root)
+    world.hub.faults.clear()
+    clip = world.root / "media" / "video_0001.mp4"
+    clip.unlink()
+    planned = world.run(min_coverage=0.5, dry_run=True)
+    assert (planned.fetched, planned.failed[f"http_{410 if kind is FaultKind.GONE else 503}"]) == (1, 1)
+    assert world.run(min_coverage=0.5).outcome == "complete"
+    assert world.fetched() == ["1.mp4"]
+    assert tree(world.root) == before
+
+    clip.write_bytes(clip.read_bytes()[:-1] + b"\xff")
+    assert world.adopt(prune=True)[0].outcome == "complete"
+    assert world.fetched() == ["1.mp4"]
+    assert tree(world.root) == before
+    assert world.run(min_coverage=0.5, update=True).kept == 3
+
+
+def test_a_clip_of_a_bad_row_is_still_wanted_by_a_good_one(world: World) -> None:
+    world.commit([world.row(1), world.row(1, pc="3.7"), world.row(2)])
+    world.run(min_coverage=0.5)
+    before = tree(world.root)
+    (world.root / "media" / "video_0001.mp4").unlink()
+    assert world.run(min_coverage=0.5).outcome == "complete"
+    assert tree(world.root) == before
+
+
 def test_a_damaged_text_or_table_is_mended_without_a_fetch(world: World) -> None:
     rows = world.rows(2)
     world.run()

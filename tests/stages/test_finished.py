@@ -59,7 +59,7 @@ def test_another_recipe_and_another_table_are_named(finished: Manifest) -> None:
     other = recipe_from({**recipe.document, "title": "Another"}, folder=Path(), named="other")
     facts = finished.document["sources"][0] | {"sha256": "f" * 64, "commit": "e" * 40}
     told = differences(finished, request(finished), other, facts)
-    assert told[0] == f"recipe: {recipe.sha256[:12]} → {other.sha256[:12]}"
+    assert told[0] == f"recipe (title): {recipe.sha256[:12]} → {other.sha256[:12]}"
     assert told[1].endswith(f" → {'e' * 12}")
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.commands import PROJECT, prep, told
 
 from prep.loopback import LoopbackHub
 from prep.upstream.checkout import load_lock
+from tests.commands import PROJECT, prep, told
 
 FILES = {
     "cosmos_framework/scripts/prepare.py": b'PROMPT_TEMPLATE = "Why?"\n',
@@ -128,7 +128,9 @@ def test_sync_takes_the_locked_commit_of_a_repository_that_went_on(project: Proj
 
 
 @pytest.mark.parametrize(("data", "what"), [(b'PROMPT_TEMPLATE = "why?"\n', "sha256"), (b"", "0 bytes")])
-def test_a_file_that_differs_is_named_and_nothing_is_written(data: bytes, what: str, project: Project) -> None:
+def test_a_file_that_differs_is_named_and_nothing_is_written(
+    data: bytes, what: str, project: Project
+) -> None:
     (project.upstream / FIRST).write_bytes(data)
     said = told(project.prep("vendor", "sync", "--from", project.upstream), 1)
     assert FIRST in said

@@ -1,0 +1,131 @@
+"""All checks of a LeRobot v3.0 root in one run: metadata, files, rows, videos (contracts, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from prep.findings import Finding, Report
+from prep.layouts.lerobot import INFO, Root
+from prep.layouts.lerobot_episodes import EPISODE_RULES, TASK_RULES
+from prep.layouts.lerobot_facts import EPISODES, TASKS, THRESHOLDS, Facts, Level, Needed, Reader, gather
+from prep.layouts.lerobot_files import FILE_RULES, check_same_bytes
+from prep.layouts.lerobot_rows import Extremes, check_extremes, check_rows, check_schema
+from prep.layouts.lerobot_structure import INFO_RULES, STATS, STATS_RULES, read_json, refused
+from prep.layouts.lerobot_videos import check_file
+from prep.pool import map_threads
+from prep.rules import applied, guarded
+
+__all__ = ["THRESHOLDS", "Level", "Reader", "check_root"]
+
+
+def check_root(
+    path: Path,
+    *,
+    level: Level = "standard",
+    reader: Reader = "lerobot",
+    needs_ids: bool | None = None,
+    jobs: int = 1,
+    report: Report | None = None,
+) -> Iterator[Finding]:
+    """The findings of one root; their paths are relative to it.
+
+    quick     metadata, and which files are there (one look at each folder, the first table's columns)
+    standard  quick, and every row of the frame tables, every video opened with one frame decoded
+    deep      standard, and every frame decoded
+
+    `reader` is who trains on it: lerobot, or upstream's own parquet reader (LIBERO), which bears more.
+    `needs_ids`: whether a filter will look episodes up by `episode_id`; None tells it from the features.
+    `jobs` threads decode videos. `report`, if given, is told what was counted and what was left out.
+    """
+    told = report or Report(subject=str(path))
+    stopped = guarded("version", INFO, lambda: refused(path))
+    document, broken = (None, None) if stopped else read_json(path, INFO, "LER003")
+    if broken is not None:
+        stopped = [broken]
+    if stopped:
+        yield from stopped
+        told.skip("episodes, frames and videos", f"{path.name}: no LeRobot v3.0 root that can be read")
+        return
+    yield from _check_opened(Root(path, document), level, reader, needs_ids, jobs, told)
+
+
+def _check_opened(
+    root: Root, level: Level, reader: Reader, needs_ids: bool | None, jobs: int, report: Report
+) -> Iterator[Finding]:
+    findings: list[Finding] = []
+    gathered: list[Facts] = []
+
+    def read() -> list[Finding]:
+        gathered.append(gather(root, reader, needs_ids, findings.append))
+        return []
+
+    crashed = guarded("gather", INFO, read)
+    yield from (*findings, *crashed)
+    facts = gathered[0] if gathered else Facts(root, reader)
+    report.count("episodes", facts.count)
+    yield from applied(INFO_RULES, facts, INFO)
+    yield from applied(EPISODE_RULES, facts, EPISODES)
+    yield from applied(TASK_RULES, facts, TASKS)
+    yield from applied(STATS_RULES, facts, STATS)
+    yield from applied(FILE_RULES, facts, "")
+    if not facts.usable:
+        report.skip("where rows and videos stand", "the episode table cannot be used")
+    if level == "quick":
+        yield from guarded("check_schema", "data", lambda: check_schema(facts))
+        report.skip("rows of the frame tables", "level quick")
+        report.skip("videos", "level quick")
+        return
+    yield from _check_tables(facts, report)
+    yield from _check_videos(facts, level, jobs, report)
+    if level == "standard":
+        report.skip("every video frame, and the pictures at the episodes' borders", "level standard")
+
+
+def _check_tables(facts: Facts, report: Report) -> Iterator[Finding]:
+    seen: set[str] = set()
+    extremes = Extremes()
+    wanted, there = facts.needed("") or [], facts.readable("")
+    if len(there) < len(wanted):
+        report.skip(
+            f"rows of {len(wanted) - len(there)} frame tables", "the files are not there, or hold no data"
+        )
+    for item in there:
+        yield from guarded("check_rows", item.path, partial(check_rows, facts, item, seen, extremes))
+        report.count("frame tables")
+    report.count("frames", extremes.rows)
+    if len(there) == len(wanted):
+        yield from guarded("check_extremes", "data", lambda: check_extremes(facts, extremes))
+
+
+def _check_videos(facts: Facts, level: Level, jobs: int, report: Report) -> Iterator[Finding]:
+    assert level != "quick"
+    items: list[Needed] = []
+    missing = 0
+    for camera in facts.root.cameras:
+        there = facts.readable(camera)
+        missing += len(facts.needed(camera) or ()) - len(there)
+        items += there
+    if missing:
+        report.skip(f"{missing} videos", "the files are not there, or hold no data")
+    yield from guarded("check_same_bytes", "videos", lambda: check_same_bytes(facts))
+    yield from _in_order(facts, items, level, jobs)
+    report.count("videos", len(items))
+
+
+def _in_order(facts: Facts, items: list[Needed], level: Level, jobs: int) -> Iterator[Finding]:
+    """The findings of each video in the order of the items, however many threads work on them."""
+    assert level != "quick"
+
+    def check(item: Needed) -> list[Finding]:
+        return guarded("check_file", item.path, lambda: check_file(facts, item, level))
+
+    waiting: dict[int, list[Finding]] = {}
+    due = 0
+    numbered = list(enumerate(items))
+    for (number, _), findings in map_threads(lambda entry: check(entry[1]), numbered, jobs=jobs):
+        waiting[number] = findings
+        while due in waiting:
+            yield from waiting.pop(due)
+            due += 1

@@ -1,0 +1,391 @@
+"""Checks of the frame tables of a root: each parquet file is read once, column by column.
+
+Memory is that of one column of one file (a file holds some 100 MB at most by the format) and the few
+number columns that tell where an episode stands. Values are looked at in as few passes as can be: the
+least and the greatest tell NaN, infinity, constants and absurd values at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from prep.findings import Finding, found
+from prep.layouts.lerobot_columns import Series, is_numeric, series, type_findings
+from prep.layouts.lerobot_facts import THRESHOLDS, Facts, Needed, positive
+from prep.layouts.lerobot_structure import STATS, statistics
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.int64]
+
+__all__ = ["Extremes", "check_extremes", "check_rows", "check_schema"]
+
+_PLACES: Final = ("index", "episode_index", "frame_index", "timestamp", "task_index")
+_FLOAT32_STEP: Final = 2.0**-23
+
+
+@dataclass(slots=True)
+class Extremes:
+    """The least and the greatest value of each feature over all files, each [dimensions]."""
+
+    least: dict[str, NDArray[Any]] = field(default_factory=dict)
+    greatest: dict[str, NDArray[Any]] = field(default_factory=dict)
+    rows: int = 0
+
+    def add(self, name: str, least: NDArray[Any], greatest: NDArray[Any]) -> None:
+        """Take one file's."""
+        before = self.least.get(name)
+        if before is not None and before.shape == least.shape:
+            least, greatest = np.minimum(before, least), np.maximum(self.greatest[name], greatest)
+        self.least[name], self.greatest[name] = least, greatest
+
+
+@dataclass(frozen=True, slots=True)
+class _Spans:
+    """The episodes of one file: positions in the table, first rows in the file, lengths, each [episodes]."""
+
+    positions: Numbers
+    starts: Numbers
+    lengths: Numbers
+
+    @property
+    def frame(self) -> Numbers:
+        """The frame number that each row should have."""
+        return np.arange(int(self.lengths.sum())) - np.repeat(self.starts, self.lengths)
+
+    def at(self, row: int) -> int:
+        """Which span a row is in."""
+        return int(np.searchsorted(self.starts, row, side="right")) - 1
+
+
+def check_schema(facts: Facts) -> Iterator[Finding]:
+    """LER009 to LER011 on the first frame table that can be read, for a check that reads no rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for item in facts.readable("")[:1]:
+        try:
+            yield from type_findings(facts, item.path, pq.read_schema(facts.root.path / item.path))
+        except (OSError, pa.ArrowException) as error:
+            yield _unreadable(item.path, error)
+
+
+def check_rows(facts: Facts, item: Needed, seen: set[str], extremes: Extremes) -> Iterator[Finding]:
+    """All checks of one frame table. `seen` are messages on types that another file has given already."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(facts.root.path / item.path) as file:
+            for finding in type_findings(facts, item.path, file.schema_arrow):
+                if finding.message not in seen:
+                    seen.add(finding.message)
+                    yield finding
+            yield from _check_table(facts, item, file, extremes)
+    except (OSError, pa.ArrowException) as error:
+        yield _unreadable(item.path, error)
+
+
+def _unreadable(path: str, error: Exception) -> Finding:
+    return found("LER044", path, f"cannot be read: {str(error).splitlines()[0]}")
+
+
+def _check_table(facts: Facts, item: Needed, file: pq.ParquetFile, extremes: Extremes) -> Iterator[Finding]:
+    names = file.schema_arrow.names
+    places = {name: series(file, name) for name in _PLACES if name in names}
+    for name, column in places.items():
+        yield from _check_cells(item.path, name, column)
+    whole = {name: column.values for name, column in places.items() if column.whole}
+    spans = None
+    if facts.usable:
+        wanted = _expected(facts, item)
+        spans, findings = _spans(facts, item, wanted, file.metadata.num_rows, whole.get("episode_index"))
+        yield from findings
+        yield from _check_places(facts, item, spans, wanted, whole)
+    extremes.rows += file.metadata.num_rows
+    for name, feature in facts.root.features.items():
+        if name in names and name not in _PLACES and is_numeric(file.schema_arrow.field(name).type):
+            column = series(file, name)
+            yield from _check_cells(item.path, name, column, feature)
+            yield from _check_values(facts, item, name, column, spans, extremes)
+
+
+def _expected(facts: Facts, item: Needed) -> _Spans:
+    """The spans that the episode table promises, in the order of the rows."""
+    first = facts.numbers["dataset_from_index"][item.episodes]
+    positions = item.episodes[np.argsort(first, kind="stable")]
+    lengths = np.maximum(
+        facts.numbers["dataset_to_index"][positions] - facts.numbers["dataset_from_index"][positions], 0
+    )
+    return _Spans(positions, np.cumsum(lengths) - lengths, lengths)
+
+
+def _spans(
+    facts: Facts, item: Needed, wanted: _Spans, rows: int, episode: NDArray[Any] | None
+) -> tuple[_Spans | None, list[Finding]]:
+    """The spans that the file has: the promised ones, or its own runs where it keeps no promise."""
+    promised = int(wanted.lengths.sum())
+    findings = []
+    if promised != rows:
+        message = (
+            f"{rows} rows; the {len(wanted.positions)} episodes that name this file have {promised} frames"
+        )
+        findings.append(found("LER045", item.path, message))
+    if episode is None:
+        return (wanted if promised == rows else None), findings
+    numbers = facts.numbers["episode_index"][wanted.positions]
+    if promised == rows:
+        expected = np.repeat(numbers, wanted.lengths)
+        wrong = episode != expected
+        count = int(np.count_nonzero(wrong))
+        if not count:
+            return wanted, findings
+        at = int(np.argmax(wrong))
+        message = f"row {at} has the episode number {episode[at]}; the episode table puts episode {expected[at]} there"
+        findings.append(found("LER047", item.path, f"{message} ({count} of {rows} rows)", place=f"row {at}"))
+        # A few wrong cells are no runs of their own; the promise still tells where frames begin.
+        if count < rows / 2:
+            return wanted, findings
+    starts = np.concatenate([[0], np.flatnonzero(episode[1:] != episode[:-1]) + 1]).astype(np.int64)
+    lengths = np.diff(np.concatenate([starts, [rows]]))
+    own = episode[starts]
+    foreign = sorted(set(own.tolist()) - set(numbers.tolist()))
+    if foreign and promised != rows:
+        message = (
+            f"holds rows of episode {foreign[0]}, which names another file ({len(foreign)} such episodes)"
+        )
+        findings.append(found("LER047", item.path, message, place=f"episode {foreign[0]}"))
+    order = np.argsort(facts.numbers["episode_index"], kind="stable")
+    at_table = np.searchsorted(facts.numbers["episode_index"][order], own).clip(max=facts.count - 1)
+    return _Spans(order[at_table], starts, lengths), findings
+
+
+# --- where rows stand --------------------------------------------------------------------
+
+
+def _check_places(
+    facts: Facts, item: Needed, spans: _Spans | None, wanted: _Spans, whole: Mapping[str, NDArray[Any]]
+) -> Iterator[Finding]:
+    yield from _check_index(facts, item, wanted, whole.get("index"))
+    if spans is None or not len(spans.starts):
+        return
+    frame = spans.frame
+    yield from _check_frames(facts, item, spans, frame, whole.get("frame_index"))
+    yield from _check_times(facts, item, spans, frame, whole.get("timestamp"))
+    yield from _check_tasks(facts, item, spans, whole.get("task_index"))
+
+
+def _check_index(facts: Facts, item: Needed, wanted: _Spans, index: NDArray[Any] | None) -> Iterator[Finding]:
+    """LER046: the row number over the whole dataset."""
+    if index is None or not len(index) or not len(wanted.positions):
+        return
+    first = facts.numbers["dataset_from_index"][wanted.positions]
+    # Gaps between episodes are LER027's; rows too many or too few are LER045's.
+    start = first[0] if len(index) == int(wanted.lengths.sum()) else index[0]
+    expected = np.arange(start, start + len(index))
+    yield from _differs(facts, item, "LER046", "index", index, expected, wanted)
+
+
+def _check_frames(
+    facts: Facts, item: Needed, spans: _Spans, frame: Numbers, stated: NDArray[Any] | None
+) -> Iterator[Finding]:
+    """LER048: the frame's number in its episode."""
+    if stated is not None:
+        yield from _differs(facts, item, "LER048", "frame_index", stated, frame, spans)
+
+
+def _differs(
+    facts: Facts, item: Needed, code: str, name: str, stated: NDArray[Any], expected: Numbers, spans: _Spans
+) -> Iterator[Finding]:
+    if np.array_equal(stated, expected):
+        return
+    wrong = stated != expected
+    at = int(np.argmax(wrong))
+    message = f"row {at} has the {name} {stated[at]}; expected {expected[at]}"
+    message += f" ({int(np.count_nonzero(wrong))} of {len(stated)} rows)"
+    yield found(code, item.path, message, place=_place(facts, spans, at))
+
+
+def _place(facts: Facts, spans: _Spans, row: int) -> str:
+    if not len(spans.starts):
+        return f"row {row}"
+    span = spans.at(row)
+    return f"row {row}, {facts.episode(int(spans.positions[span]))}"
+
+
+def _check_times(
+    facts: Facts, item: Needed, spans: _Spans, frame: Numbers, times: NDArray[Any] | None
+) -> Iterator[Finding]:
+    """LER049: a frame's time is its number over the frame rate."""
+    if times is None or facts.fps is None:
+        return
+    expected = frame / facts.fps
+    # A float32 of some thousand seconds is itself coarser than the tolerance.
+    tolerance = THRESHOLDS["timestamp_tolerance_seconds"] + _FLOAT32_STEP * float(expected.max(initial=0.0))
+    off = np.abs(times - expected)
+    if off.max(initial=0.0) <= tolerance:
+        return
+    wrong = ~(off <= tolerance)
+    at = int(np.argmax(wrong))
+    message = f"row {at} has the timestamp {times[at]:.6f} s; frame {frame[at]} at {facts.fps:g} a second is"
+    message += f" {expected[at]:.6f} s ({int(np.count_nonzero(wrong))} of {len(times)} rows)"
+    yield found("LER049", item.path, message, place=_place(facts, spans, at))
+
+
+def _check_tasks(facts: Facts, item: Needed, spans: _Spans, tasks: NDArray[Any] | None) -> Iterator[Finding]:
+    """LER039 and LER040: the row's task is in the task table, and among its episode's tasks."""
+    if tasks is None or facts.tasks is None or not len(tasks):
+        return
+    positional = facts.reader == "lerobot" or len(facts.tasks.numbers) != len(facts.tasks.texts)
+    numbers = range(len(facts.tasks.texts)) if positional else facts.tasks.numbers
+    texts = dict(zip(numbers, facts.tasks.texts, strict=True))
+    changes = np.concatenate([[0], np.flatnonzero(tasks[1:] != tasks[:-1]) + 1])
+    changes = np.union1d(changes, spans.starts)
+    values, positions = (
+        tasks[changes],
+        spans.positions[np.searchsorted(spans.starts, changes, side="right") - 1],
+    )
+    unknown = [int(at) for at, value in zip(changes, values.tolist(), strict=True) if value not in texts]
+    if unknown:
+        at = unknown[0]
+        message = f"row {at} has the task_index {tasks[at]}; the task table has {len(texts)} rows"
+        yield found("LER039", item.path, message, place=_place(facts, spans, at))
+    if facts.task_lists is None:
+        return
+    other = []
+    named = {
+        int(position): set(facts.task_lists[int(position)].as_py() or ())
+        for position in set(positions.tolist())
+    }
+    for at, value, position in zip(changes.tolist(), values.tolist(), positions.tolist(), strict=True):
+        # A text that the task table lacks is LER038's.
+        known = named[position] & set(texts.values())
+        if value in texts and known and texts[value] not in known:
+            other.append((at, value, position))
+    if other:
+        at, value, position = other[0]
+        message = f"row {at} has the task {value}, {texts[value]!r}; {facts.episode(position)} names"
+        message += f" {sorted(named[position])} ({len(other)} places)"
+        yield found("LER040", item.path, message, place=_place(facts, spans, at))
+
+
+# --- values ------------------------------------------------------------------------------
+
+
+def _check_cells(
+    path: str, name: str, column: Series, feature: Mapping[str, Any] | None = None
+) -> Iterator[Finding]:
+    """LER051 and LER052: empty cells, and vectors of several lengths."""
+    if column.empty:
+        message = f"{name}: {column.empty} cells are empty, the first in row {column.first_empty}"
+        yield found("LER051", path, message, place=f"row {column.first_empty}, {name}")
+    if column.uneven is not None:
+        row, length, usual = column.uneven
+        declared = f"; the shape is {feature['shape']}" if feature and "shape" in feature else ""
+        message = f"{name}: row {row} has {length} values, others have {usual}{declared}"
+        yield found("LER052", path, message, place=f"row {row}, {name}")
+    shape = feature.get("shape") if feature else None
+    if positive(shape) and column.values.ndim == 2 and len(column.values):
+        width = column.values.shape[1]
+        if width != math.prod(shape or ()):
+            message = f"{name}: every row has {width} values; the declared shape is {shape}"
+            yield found("LER052", path, message, place=name)
+
+
+def _check_values(
+    facts: Facts, item: Needed, name: str, column: Series, spans: _Spans | None, extremes: Extremes
+) -> Iterator[Finding]:
+    """LER050, LER054 and LER055: NaN and infinity, values that stand still, absurd values."""
+    values = column.values
+    if not column.whole or not len(values):
+        return
+    least, greatest = column.extremes()
+    if not (np.isfinite(least).all() and np.isfinite(greatest).all()):
+        wrong = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))
+        message = (
+            f"{name}: NaN or infinity in {len(wrong)} of {len(values)} rows, the first is row {wrong[0]}"
+        )
+        yield found("LER050", item.path, message, place=f"row {wrong[0]}, {name}")
+        return
+    limit = THRESHOLDS["absurd_value"]
+    if values.dtype.kind == "f" and (least.min() < -limit or greatest.max() > limit):
+        extreme = greatest.max() if greatest.max() > limit else least.min()
+        row = int(np.argmax((values == extreme).reshape(len(values), -1).any(axis=1)))
+        message = f"{name}: row {row} holds {extreme:g}; beyond {limit:g} it is no measurement"
+        yield found("LER055", item.path, message, place=f"row {row}, {name}")
+        return
+    extremes.add(name, least, greatest)
+    if bool((least == greatest).all()):
+        return  # LER053, if it is so in every file
+    if spans is not None and facts.fps is not None and values.ndim == 2 and values.shape[1] > 1:
+        yield from _check_frozen(facts, item, name, column, spans)
+
+
+def _check_frozen(facts: Facts, item: Needed, name: str, column: Series, spans: _Spans) -> Iterator[Finding]:
+    """LER054: a vector that stays bit by bit the same for a large part of an episode."""
+    assert facts.fps is not None
+    still = column.repeated()
+    if not len(still):
+        return
+    least = max(THRESHOLDS["frozen_seconds"] * facts.fps, 1)
+    breaks = np.flatnonzero(np.diff(still) != 1) + 1
+    runs = [(int(run[0]), len(run) + 1) for run in np.split(still, breaks) if len(run) + 1 >= least]
+    hits = []
+    for row, length in runs:
+        # A run may go over a border; each episode has its own part of it.
+        for span in range(spans.at(row), spans.at(row + length - 1) + 1):
+            start, size = int(spans.starts[span]), int(spans.lengths[span])
+            part = min(row + length, start + size) - max(row, start)
+            if part >= least and part >= THRESHOLDS["frozen_share"] * size:
+                hits.append((max(row, start), part, span))
+    if hits:
+        row, part, span = hits[0]
+        message = (
+            f"{name}: the same values for {part} of {int(spans.lengths[span])} frames ({len(hits)} episodes)"
+        )
+        yield found("LER054", item.path, message, place=_place(facts, spans, row))
+
+
+def check_extremes(facts: Facts, extremes: Extremes) -> Iterator[Finding]:
+    """LER053 and LER018: features that never change, and values that the statistics do not know."""
+    known = statistics(facts)
+    for name, least in extremes.least.items():
+        greatest = extremes.greatest[name]
+        if extremes.rows > 1 and bool((least == greatest).all()):
+            message = f"{name} is {_few(least)} in all {extremes.rows} rows"
+            yield found("LER053", "data", message, place=name)
+        yield from _check_covered(name, least, greatest, known.get(name, {}))
+
+
+def _check_covered(
+    name: str, least: NDArray[Any], greatest: NDArray[Any], measures: Mapping[str, Any]
+) -> Iterator[Finding]:
+    try:
+        low, high = (np.asarray(measures[key], np.float64).ravel() for key in ("min", "max"))
+    except (KeyError, TypeError, ValueError):
+        return  # LER015 to LER017 say what is wrong with them
+    if low.shape != least.ravel().shape or not (np.isfinite(low).all() and np.isfinite(high).all()):
+        return
+    slack = (
+        THRESHOLDS["statistics_tolerance_share"] * (high - low)
+        + 1e-6 * np.maximum(np.abs(high), np.abs(low))
+        + 1e-9
+    )
+    beyond = np.flatnonzero((least.ravel() < low - slack) | (greatest.ravel() > high + slack))
+    if len(beyond):
+        at = int(beyond[0])
+        message = f"{name}[{at}] runs from {least.ravel()[at]:g} to {greatest.ravel()[at]:g}; {STATS} says"
+        message += f" {low[at]:g} to {high[at]:g} ({len(beyond)} of {len(low)} values)"
+        yield found("LER018", STATS, message, place=f"/{name}")
+
+
+def _few(values: NDArray[Any]) -> str:
+    shown = ", ".join(f"{value:g}" for value in values.ravel()[:3].tolist())
+    return f"[{shown}, ...]" if values.size > 3 else shown

@@ -1,0 +1,122 @@
+"""The check of robot datasets: each LeRobot root, and the window indices beside them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from prep.errors import PrepError
+from prep.files import sha256_of
+from prep.findings import Finding, Report, found
+from prep.layouts.lerobot import version_of
+from prep.layouts.lerobot_checks import Level, check_root
+from prep.proof import Proof
+from prep.rules import guarded
+from prep.windows import WindowIndex
+
+__all__ = ["RobotCheck", "find_roots"]
+
+WINDOWS_FOLDER = "windows"
+_DEEPEST = 2  # institutions stand two folders below a dataset
+
+Emit = Callable[[Finding], None]
+
+
+def find_roots(path: Path) -> list[str]:
+    """The LeRobot roots at `path` and up to two folders below it, as relative paths, sorted."""
+    return sorted(_roots_below(path, "", 0))
+
+
+def _roots_below(path: Path, below: str, depth: int) -> Iterator[str]:
+    folder = path / below
+    if version_of(folder) is not None:
+        yield below
+        return
+    if depth == _DEEPEST or not os.access(folder, os.R_OK):
+        return
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    for name in names:
+        yield from _roots_below(path, f"{below}/{name}".lstrip("/"), depth + 1)
+
+
+@dataclass(slots=True)
+class RobotCheck:
+    """The check of one robot dataset at `root`, with its manifest if it has one."""
+
+    root: Path
+    proof: Proof | None
+    level: Level
+    jobs: int
+    report: Report
+    emit: Emit
+
+    def run(self) -> int:
+        """Check roots, files against the manifest, and indices; the number of episodes."""
+        before = self.report.checked.get("episodes", 0)
+        for name in self._names():
+            self._root(name)
+        if self.proof is not None:
+            for finding in guarded("sizes", "", self._sizes):
+                self.emit(finding)
+        for finding in guarded("indices", WINDOWS_FOLDER, self._indices):
+            self.emit(finding)
+        return self.report.checked.get("episodes", 0) - before
+
+    def _names(self) -> list[str]:
+        stated = self.proof.part("request").get("roots") if self.proof is not None else None
+        return [str(name) for name in stated] if isinstance(stated, list) else find_roots(self.root)
+
+    def _root(self, name: str) -> None:
+        recipe = self.proof.part("recipe") if self.proof is not None else {}
+        rules = recipe.get("windows", {})
+        findings = check_root(
+            self.root / name,
+            level=self.level,
+            reader="upstream" if rules.get("episodes_from") == "rows" else "lerobot",
+            needs_ids=True if "filter" in recipe else None,
+            jobs=self.jobs,
+            report=self.report,
+        )
+        for finding in findings:
+            self.emit(replace(finding, path=f"{name}/{finding.path}".strip("/")))
+
+    def _sizes(self) -> Iterator[Finding]:
+        """The files that the manifest lists: there, and of the size that it states."""
+        assert self.proof is not None
+        for paths, sizes in self.proof.columns("files", "path", "size"):
+            for path, size in zip(paths, sizes, strict=True):
+                try:
+                    there = os.stat(self.root / path).st_size  # noqa: PTH116 - one call a file, of many
+                except OSError as error:
+                    yield found("FIL005", path, f"{error.strerror}; the manifest states {size} bytes")
+                    continue
+                if there != size:
+                    yield found("FIL003", path, f"{there} bytes; the manifest states {size}")
+
+    def _indices(self) -> Iterator[Finding]:
+        """Each saved index against the files that it was built from: by size, beyond quick by hash."""
+        folder = self.root / WINDOWS_FOLDER
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            name = f"{WINDOWS_FOLDER}/{path.name}"
+            if path.suffix != ".arrow":
+                yield found("FIL006", name, "no window index")
+                continue
+            try:
+                index = WindowIndex.open(path, inputs_below=self.root)
+            except PrepError as error:
+                yield found("WIN001", name, error.message)
+                continue
+            self.report.count("window indices")
+            if self.level != "quick":
+                yield from self._inputs(name, index.parameters)
+
+    def _inputs(self, name: str, parameters: dict[str, Any]) -> Iterator[Finding]:
+        for entry in parameters.get("inputs", ()):
+            digest = sha256_of(self.root / entry["path"])
+            if digest != entry["sha256"]:
+                message = f"{entry['path']} has sha256 {digest}; the index was built from {entry['sha256']}"
+                yield found("WIN001", name, message)
