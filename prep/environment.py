@@ -12,6 +12,7 @@ from pathlib import Path
 from prep.errors import UsageError
 from prep.manifest import MANIFEST, STATE, Manifest, short_id
 from prep.recipe import Recipe, recipe_from
+from prep.window_lists import filter_path, index_parameters
 
 __all__ = ["Environment", "env", "manifests_below"]
 
@@ -79,7 +80,9 @@ def env(path: str | Path, *, consumer: str | None = None) -> Environment:
         raise UsageError(
             f"{root} is not a directory.", remedy="Give a prepared dataset or the folder above it."
         )
-    found = [(manifest, _recipe(manifest)) for manifest in manifests_below(root)]
+    found = [
+        (manifest, recipe) for manifest in manifests_below(root) for recipe in _recipes(manifest).values()
+    ]
     if not found:
         raise UsageError(
             f"{root} holds no prepared dataset.",
@@ -95,8 +98,14 @@ def env(path: str | Path, *, consumer: str | None = None) -> Environment:
     return _merged(wanted)
 
 
-def _recipe(manifest: Manifest) -> Recipe:
-    return recipe_from(manifest.document["recipe"], folder=manifest.root, named=str(manifest.root / MANIFEST))
+def _recipes(manifest: Manifest) -> dict[str, Recipe]:
+    """The recipes that a dataset serves, by name: its own, and those of the window indices beside it."""
+    documents = [manifest.document["recipe"]]
+    if manifest.document["kind"] == "lerobot":
+        documents += [parameters["recipe_document"] for _, parameters in index_parameters(manifest.root)]
+    named = str(manifest.root / MANIFEST)
+    recipes = [recipe_from(document, folder=manifest.root, named=named) for document in documents]
+    return {recipe.name: recipe for recipe in recipes}
 
 
 def _merged(wanted: list[tuple[Manifest, Recipe]]) -> Environment:
@@ -113,12 +122,39 @@ def _merged(wanted: list[tuple[Manifest, Recipe]]) -> Environment:
                 f"Two datasets would set {name}: {choices}.", remedy="Give one of the directories instead."
             )
         result.variables[name] = next(iter(values))
+    result.variables.update(_filter_overrides(wanted, result.remarks))
     result.remarks.extend(_missing_splits(wanted))
     not_provided = {name: what for _, recipe in wanted for name, what in recipe.not_provided.items()}
     result.remarks.extend(f"not provided by prep: {name}, {what}" for name, what in not_provided.items())
     result.remarks.append(_OFFLINE_NOTE)
     result.variables.update(_OFFLINE)
     return result
+
+
+def _filter_overrides(wanted: list[tuple[Manifest, Recipe]], remarks: list[str]) -> dict[str, str]:
+    """The overrides by which upstream's launcher turns on the filter that an index was built with."""
+    for manifest, recipe in wanted:
+        rule = recipe.document.get("filter")
+        filters = {
+            parameters["filter"]
+            for _, parameters in index_parameters(manifest.root)
+            if parameters["recipe"] == recipe.name and parameters["filter"]
+        }
+        if rule is None or not filters:
+            continue
+        if len(filters) > 1:
+            remarks.append(f"{recipe.name}: indices of {len(filters)} filters; none is turned on")
+            continue
+        path = _absolute(manifest.root) / filter_path(filters.pop())
+        if re.search(r"\s", str(path)):
+            raise UsageError(
+                f"{path}: upstream's launcher splits its overrides at spaces.",
+                remedy="Prepare into a directory without a space in its path.",
+            )
+        overrides = " ".join(text.replace("{filter}", str(path)) for text in rule["overrides"])
+        remarks.append("EXTRA_TAIL_OVERRIDES turns the filter on; without it upstream trains on every window")
+        return {"EXTRA_TAIL_OVERRIDES": overrides}
+    return {}
 
 
 def _variables(manifest: Manifest, recipe: Recipe) -> Mapping[str, str]:

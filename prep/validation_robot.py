@@ -15,11 +15,11 @@ from prep.layouts.lerobot import version_of
 from prep.layouts.lerobot_checks import Level, check_root
 from prep.proof import Proof
 from prep.rules import guarded
+from prep.window_lists import WINDOWS_FOLDER
 from prep.windows import WindowIndex
 
 __all__ = ["RobotCheck", "find_roots"]
 
-WINDOWS_FOLDER = "windows"
 _DEEPEST = 2  # institutions stand two folders below a dataset
 
 Emit = Callable[[Finding], None]

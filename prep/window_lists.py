@@ -7,7 +7,7 @@ filter, where flat indices do not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,9 @@ __all__ = [
     "Found",
     "episode_spans",
     "exclude",
+    "filter_path",
     "hold_out",
+    "index_parameters",
     "open_index",
     "parse_identity",
     "read_list",
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 WINDOWS_FOLDER = "windows"
+FILTER_FOLDER = "filters"
 _COLUMNS = ("dataset", "episode_index", "frame")
 
 
@@ -65,10 +68,22 @@ def open_index(directory: Path, name: str | None = None) -> Found:
         wanted = f" that begins with {name!r}" if name else ""
         raise UsageError(
             f"{directory} has {len(matching)} window indices{wanted}.",
-            remedy=f"Name one with --index: {', '.join(names) or 'none is there; prepare the dataset first'}.",
+            remedy=f"Name one with --index: {', '.join(names) or 'there is none yet'}.",
         )
     path = folder / matching[0]
     return Found(path, WindowIndex.open(path, inputs_below=directory))
+
+
+def index_parameters(directory: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """The indices of a dataset with what each was built with; raises PrepError for a damaged one."""
+    folder = directory / WINDOWS_FOLDER
+    for path in sorted(folder.glob("*.arrow")) if folder.is_dir() else ():
+        yield path, WindowIndex.open(path).parameters
+
+
+def filter_path(sha256: str) -> str:
+    """Where, in a dataset's directory, a filter stands in upstream's form."""
+    return f"{FILTER_FOLDER}/keep_ranges-{sha256[:12]}.json"
 
 
 def parse_identity(text: str, roots: Sequence[str]) -> Identity:

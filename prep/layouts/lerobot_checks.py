@@ -41,11 +41,9 @@ def check_root(
     """
     told = report or Report(subject=str(path))
     stopped = guarded("version", INFO, lambda: refused(path))
-    document, broken = (None, None) if stopped else read_json(path, INFO, "LER003")
-    if broken is not None:
-        stopped = [broken]
-    if stopped:
-        yield from stopped
+    document, broken = read_json(path, INFO, "LER003")
+    if stopped or document is None:
+        yield from stopped or ([broken] if broken else [])
         told.skip("episodes, frames and videos", f"{path.name}: no LeRobot v3.0 root that can be read")
         return
     yield from _check_opened(Root(path, document), level, reader, needs_ids, jobs, told)

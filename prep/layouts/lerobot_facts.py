@@ -82,8 +82,8 @@ class Facts:
 
     `types` are the columns of the episode table. `numbers` (int64) and `seconds` (float64) hold those
     columns that are whole, each [episodes]; `task_lists` are the texts that episodes name. `files` are
-    the sizes of the files below data/ and videos/, None where a link dangles; `broken` those that need not
-    be opened, since a finding has said what is wrong with them.
+    the sizes of the files below data/ and videos/, None where a link dangles; `broken` those that need
+    not be opened, since a finding has said what is wrong with them.
     """
 
     root: Root

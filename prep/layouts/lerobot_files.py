@@ -1,4 +1,4 @@
-"""Checks of the files of a root: those that episodes need, those that none names, empty and placeholder files.
+"""Checks of the files of a root: those that episodes need, those that none names, and empty ones.
 
 The folders were listed once; no file that is not there is looked for by itself.
 """

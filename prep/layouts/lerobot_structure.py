@@ -1,4 +1,4 @@
-"""Checks of `meta/info.json` and `meta/stats.json`: version, templates, features, rate, totals, splits, statistics.
+"""Checks of `meta/info.json` and `meta/stats.json`: version, templates, features, totals, statistics.
 
 Every rule takes the facts and yields findings; nothing here reads frames or videos.
 """

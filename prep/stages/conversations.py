@@ -100,7 +100,7 @@ def _work(run: Run, adopt: Adopt | None) -> Result:
 @contextmanager
 def _workspace(run: Run) -> Iterator[Workspace]:
     """The run's workspace; a run that is refused before it got anything leaves no trace."""
-    begun = ledger_path(run.root).exists()
+    begun, was_there = ledger_path(run.root).exists(), run.root.exists()
     try:
         with Workspace(run.root, wait=run.options.wait, cancel=run.options.cancel) as workspace:
             try:
@@ -110,7 +110,7 @@ def _workspace(run: Run) -> Iterator[Workspace]:
                     workspace.clear()
                 raise
     except PrepError:
-        for folder in (run.root / STATE, run.root):
+        for folder in (run.root / STATE, *(() if was_there else (run.root,))):
             with suppress(OSError):
                 folder.rmdir()  # only if it is empty
         raise

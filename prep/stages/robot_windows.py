@@ -17,11 +17,10 @@ from prep.keep_ranges import KeepRanges, RangeCensus, load_keep_ranges
 from prep.layouts.lerobot import Root, frame_episodes
 from prep.permutation import sampled_fraction, torch_permutation
 from prep.recipe import Recipe
+from prep.window_lists import WINDOWS_FOLDER, filter_path
 from prep.windows import Episodes, WindowIndex, join_spans, root_spans
 
 __all__ = [
-    "FILTER_FOLDER",
-    "WINDOWS_FOLDER",
     "Filter",
     "Group",
     "SplitIndex",
@@ -30,8 +29,6 @@ __all__ = [
     "load_groups",
 ]
 
-WINDOWS_FOLDER = "windows"
-FILTER_FOLDER = "filters"
 _EXAMPLES = 3
 
 
@@ -85,7 +82,7 @@ class Filter:
 
     def write(self, folder: Path) -> Path:
         """Write the filter in upstream's key form below `folder`; the name holds its digest."""
-        path = folder / FILTER_FOLDER / f"keep_ranges-{self.sha256[:12]}.json"
+        path = folder / filter_path(self.sha256)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, self.ranges.rekeyed())

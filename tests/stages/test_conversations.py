@@ -605,6 +605,10 @@ def test_a_run_that_cannot_begin_leaves_no_trace(world: World) -> None:
     with pytest.raises(PrepError, match="column 'nowhere' is missing"):
         world.run(include_caption=True, caption_field="nowhere")
     assert not world.root.exists()
+    world.root.mkdir()  # a folder that the user made stays, as empty as it was
+    with pytest.raises(PrepError, match="column 'nowhere' is missing"):
+        world.run(include_caption=True, caption_field="nowhere")
+    assert list(world.root.iterdir()) == []
 
 
 def test_a_dataset_that_another_run_holds_is_left_alone(world: World) -> None:
