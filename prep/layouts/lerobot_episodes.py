@@ -181,8 +181,10 @@ def check_windows(facts: Facts) -> Iterator[Finding]:
         wrong = np.flatnonzero(~(np.abs(last - first - wanted) <= tolerance))
         if len(wrong):
             at = int(wrong[0])
-            message = f"{camera}: {first[at]:.4f} to {last[at]:.4f} s is {last[at] - first[at]:.4f} s; {wanted[at]:.4f} s"
-            message += f" are its {frames[at]} frames ({len(wrong)} of {facts.count} episodes)"
+            message = f"{camera}: {first[at]:.4f} to {last[at]:.4f} s is {last[at] - first[at]:.4f} s;"
+            message += (
+                f" {wanted[at]:.4f} s are its {frames[at]} frames ({len(wrong)} of {facts.count} episodes)"
+            )
             yield found("LER060", EPISODES, message, place=f"{facts.episode(at)}, {camera}")
         for item in needed or ():
             yield from _check_tiling(facts, item, first, last, set(wrong.tolist()))
@@ -205,8 +207,8 @@ def _check_tiling(
         frames = (begin[at] - before[at]) * facts.fps
         what = f"a gap of {frames:.1f} frames" if frames > 0 else f"an overlap of {-frames:.1f} frames"
         behind = "the window before ends" if at else "the file begins"
-        message = f"{facts.episode(int(order[at]))} begins at {begin[at]:.4f} s, {behind} at {before[at]:.4f} s: {what}"
-        message += f" ({len(gaps)} of {len(order)} windows in the file)"
+        message = f"{facts.episode(int(order[at]))} begins at {begin[at]:.4f} s, {behind} at"
+        message += f" {before[at]:.4f} s: {what} ({len(gaps)} of {len(order)} windows in the file)"
         yield found("LER059", item.path, message, place=facts.episode(int(order[at])))
 
 

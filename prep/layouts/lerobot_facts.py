@@ -60,8 +60,9 @@ THRESHOLDS: Final[Mapping[str, float]] = {
 }
 """Limits of the checks. A feature or camera is frozen when it stands still for `frozen_seconds` and
 for `frozen_share` of its episode; a picture stands still when it differs from the one before by
-`still_grey_levels` in the mean, for an encoder does not repeat one to the bit. A change of scene is a step of `cut_grey_levels` that is
-`cut_ratio` times its neighbours; it is looked for `border_frames` around each border."""
+`still_grey_levels` in the mean, for an encoder does not repeat one to the bit. A change of scene is a
+step of `cut_grey_levels` that is `cut_ratio` times its neighbours; it is looked for `border_frames`
+around each border."""
 
 ESSENTIAL: Final = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
 _META_ROUTE: Final = ("meta/episodes/chunk_index", "meta/episodes/file_index")
@@ -159,7 +160,7 @@ class Facts:
 
     @property
     def lengths(self) -> Numbers | None:
-        """Frames of each episode by its rows, which is what readers cut windows from; LER026 tells of `length`."""
+        """Frames of each episode by its rows, from which readers cut windows; LER026 tells of `length`."""
         if not self.usable:
             return self.numbers.get("length")
         return self.numbers["dataset_to_index"] - self.numbers["dataset_from_index"]

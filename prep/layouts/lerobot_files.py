@@ -109,7 +109,7 @@ def _why_not_named(facts: Facts, path: str) -> str:
 
 
 def check_same_bytes(facts: Facts) -> Iterator[Finding]:
-    """FIL008: two videos of the same bytes, such as one camera saved under two names; equal sizes are hashed."""
+    """FIL008: two videos of the same bytes, such as one camera under two names; equal sizes are hashed."""
     by_size: dict[int, list[str]] = {}
     for camera in facts.root.cameras:
         for item in facts.readable(camera):

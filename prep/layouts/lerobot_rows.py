@@ -148,7 +148,7 @@ def _spans(
         if not count:
             return wanted, findings
         at = int(np.argmax(wrong))
-        message = f"row {at} has the episode number {episode[at]}; the episode table puts episode {expected[at]} there"
+        message = f"row {at} has the episode number {episode[at]}; the episode table has {expected[at]} there"
         findings.append(found("LER047", item.path, f"{message} ({count} of {rows} rows)", place=f"row {at}"))
         # A few wrong cells are no runs of their own; the promise still tells where frames begin.
         if count < rows / 2:

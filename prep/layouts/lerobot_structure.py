@@ -290,7 +290,7 @@ def _check_measures(name: str, feature: Mapping[str, Any], measures: Mapping[str
         values, place = list(_flat(value)), f"/{name}/{measure}"
         broken = [one for one in values if not _is_number(one)]
         if broken:
-            message = f"{measure} of {name} holds {_shown(broken[0])} ({len(broken)} of {len(values)} are no numbers)"
+            message = f"{measure} of {name} holds {_shown(broken[0])}; {len(broken)} of {len(values)} are no numbers"
             yield found("LER017", STATS, message, place=place)
         if len(values) not in expected:
             message = f"{measure} of {name} has {len(values)} values; its shape is {list(shape)}"

@@ -1,4 +1,4 @@
-"""Faults planted in a clean LeRobot tree: each damages a copy, and names the codes that must be found, and no other."""
+"""Faults planted in a clean LeRobot tree; each names the codes that must be found, and no other."""
 
 from __future__ import annotations
 
@@ -563,7 +563,7 @@ def no_statistics(root: Path) -> None:
 
 @planted("LER046")
 def row_numbers_restart(root: Path) -> None:
-    rows(root, 1, "index", lambda cells: list(range(len(cells))))
+    rows(root, 1, "index", lambda cells: [*range(len(cells))])
 
 
 @planted("LER047")
