@@ -156,8 +156,7 @@ def _source(text: str) -> tuple[str, str]:
             f"--source {text!r} is not SPLIT=WHERE.",
             remedy="Write it as --source val=owner/name@revision or --source train=some/folder.",
         )
-    name = "val" if match[1] == "test" else match[1]
-    return name, match[2]
+    return match[1], match[2]
 
 
 def _mirror(text: str) -> tuple[str, str]:

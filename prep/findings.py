@@ -13,6 +13,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,11 @@ _NARROWEST = 40
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One kind of fault: a line of the catalogue."""
+    """One kind of fault: an entry of the catalogue.
+
+    `reasons` are the words by which a prepare run names it for a failed row, such as `http_404`;
+    a `*` in one stands for anything.
+    """
 
     code: str
     severity: Severity
@@ -38,6 +43,7 @@ class Code:
     title: str
     why: str
     remedy: str
+    reasons: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,7 @@ def found(
 
 def explain(code: str, *, width: int = 80) -> str:
     """The catalogue's entry for `code`, `width` columns wide; raises UsageError for an unknown one."""
-    entry = catalogue().get(code.upper())
+    entry = catalogue().get(code.upper()) or _of_reason(code)
     if entry is None:
         near = _near(code.upper())
         hint = f"Did you mean {near}? " if near else ""
@@ -108,6 +114,14 @@ def explain(code: str, *, width: int = 80) -> str:
     }
     lines = [_wrapped(f"{name:<10}{text}", width) for name, text in parts.items()]
     return "\n".join([_wrapped(f"{entry.code:<8}{entry.title}", width), "", *lines]) + "\n"
+
+
+def _of_reason(reason: str) -> Code | None:
+    """The entry for a failed row's reason; the first that fits."""
+    entries = catalogue().values()
+    return next(
+        (entry for entry in entries if any(fnmatchcase(reason, known) for known in entry.reasons)), None
+    )
 
 
 def _near(code: str) -> str | None:

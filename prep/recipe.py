@@ -117,6 +117,12 @@ def recipe_from(document: Mapping[str, Any], *, folder: Path, named: str) -> Rec
             f"{named}: {pointer}: {message}.",
             remedy="Correct the recipe; its keys are described in docs/own-table.md.",
         )
+    directories = [entry["directory"] for entry in _parts(document).values()]
+    twice = next((name for name in directories if directories.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(
+            f"{named}: two splits make the directory {twice!r}.", remedy="Give each a directory of its own."
+        )
     environment = dict(document.get("environment", {}))
     not_provided = environment.pop("not_provided", {})
     return Recipe(

@@ -147,3 +147,22 @@ def test_an_unknown_code_is_refused_with_the_near_one(given: str, meant: str) ->
 
 def test_the_list_has_a_line_for_each_code() -> None:
     assert [line.split()[0] for line in listing().splitlines()] == list(catalogue())
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("http_404", "FET001"),
+        ("http_403", "FET001"),
+        ("http_429", "FET002"),
+        ("http_503", "FET002"),
+        ("stalled", "FET002"),
+        ("not_media", "FET003"),
+        ("wrong_bytes", "FET004"),
+        ("bad_bytes", "TAB002"),
+        ("not_an_integer", "TAB006"),
+        ("no_answer", "TAB005"),
+    ],
+)
+def test_the_reason_of_a_failed_row_is_explained(reason: str, code: str) -> None:
+    assert explain(reason).startswith(code)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ _KEYS: Final[Mapping[str, type]] = {
 }
 _TEMPLATE_NAMES: Final = frozenset(("chunk_index", "file_index", "video_key"))
 _MEASURES: Final = frozenset(("min", "max", "mean", "std", "q01", "q10", "q50", "q90", "q99"))
+_SPAN: Final = re.compile(r"\s*([0-9]{1,18})\s*:\s*([0-9]{1,18})\s*")
 _NO_STATISTICS: Final = frozenset(("string", "binary"))
 
 
@@ -237,10 +239,8 @@ def check_splits(facts: Facts) -> Iterator[Finding]:
 
 
 def _span(text: Any) -> tuple[int, int] | None:
-    parts = text.split(":") if isinstance(text, str) else ()
-    if len(parts) != 2 or not all(part.strip().isdigit() for part in parts):
-        return None
-    return int(parts[0]), int(parts[1])
+    parts = _SPAN.fullmatch(text) if isinstance(text, str) else None
+    return (int(parts[1]), int(parts[2])) if parts else None
 
 
 # --- stats.json --------------------------------------------------------------------------
@@ -290,7 +290,8 @@ def _check_measures(name: str, feature: Mapping[str, Any], measures: Mapping[str
         values, place = list(_flat(value)), f"/{name}/{measure}"
         broken = [one for one in values if not _is_number(one)]
         if broken:
-            message = f"{measure} of {name} holds {_shown(broken[0])}; {len(broken)} of {len(values)} are no numbers"
+            count = f"{len(broken)} of {len(values)} are no numbers"
+            message = f"{measure} of {name} holds {_shown(broken[0])}; {count}"
             yield found("LER017", STATS, message, place=place)
         if len(values) not in expected:
             message = f"{measure} of {name} has {len(values)} values; its shape is {list(shape)}"
@@ -298,7 +299,7 @@ def _check_measures(name: str, feature: Mapping[str, Any], measures: Mapping[str
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _shown(value: Any) -> str:

@@ -118,9 +118,7 @@ def quick_check(root: Path) -> int:
     return int(json.loads((root / "meta/info.json").read_text())["total_episodes"])
 
 
-@pytest.mark.skipif(
-    not Path(FULL_SIZE).is_dir(), reason="no tree of make_droid_meta.py (PREP_BENCH_DROID_META)"
-)
+@pytest.mark.skipif(not Path(FULL_SIZE).is_dir(), reason="no tree of make_droid_meta.py")
 @pytest.mark.parametrize(
     "work", [bare_metadata, quick_check], ids=["baseline_read_table", "check_root_quick"]
 )

@@ -563,7 +563,7 @@ def no_statistics(root: Path) -> None:
 
 @planted("LER046")
 def row_numbers_restart(root: Path) -> None:
-    rows(root, 1, "index", lambda cells: [*range(len(cells))])
+    rows(root, 1, "index", lambda cells: [cell - cells[0] for cell in cells])
 
 
 @planted("LER047")

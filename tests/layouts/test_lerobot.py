@@ -176,11 +176,11 @@ def test_pandas_is_not_imported(plain: Path) -> None:
 
 
 def test_a_rule_that_crashes_is_a_finding_and_the_others_go_on(plain: Path) -> None:
-    # A shape of a size beyond any array, which no rule foresees.
-    edit_json(plain / "meta/info.json", lambda info: info.update(splits={"train": "0:" + "9" * 5000}, fps=0))
+    # A whole number beyond any float, which no rule foresees.
+    edit_json(plain / "meta/info.json", lambda info: info.update(splits={"train": "0:٣"}, fps=10**400))
     counted = codes(plain, level="quick")
-    assert counted["RUL001"] == 1
-    assert counted["LER012"] == 1
+    assert counted["RUL001"] >= 1
+    assert counted["LER014"] == 1
 
 
 def test_a_video_shorter_than_its_windows(plain: Path) -> None:
