@@ -117,11 +117,11 @@ def explain(code: str, *, width: int = 80) -> str:
 
 
 def _of_reason(reason: str) -> Code | None:
-    """The entry for a failed row's reason; the first that fits."""
+    """The entry for a failed row's reason: one that names it, before one whose pattern fits."""
     entries = catalogue().values()
-    return next(
-        (entry for entry in entries if any(fnmatchcase(reason, known) for known in entry.reasons)), None
-    )
+    named = (entry for entry in entries if reason in entry.reasons)
+    fitting = (entry for entry in entries if any(fnmatchcase(reason, known) for known in entry.reasons))
+    return next(named, None) or next(fitting, None)
 
 
 def _near(code: str) -> str | None:

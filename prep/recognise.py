@@ -19,7 +19,6 @@ __all__ = ["find_datasets", "other_layout"]
 
 _SKIPPED: Final = frozenset((STATE, ".git", ".cache", "__pycache__"))
 _CACHE_FOLDER: Final = re.compile(r"(models|datasets|spaces)--(.+)")
-_LEROBOT_CONVERTER: Final = "python -m lerobot.datasets.v30.convert_dataset_v21_to_v30"
 
 
 def find_datasets(root: Path) -> list[str]:
@@ -120,22 +119,6 @@ def _saved_datasets(folder: Path) -> Told:
     )
 
 
-def _lerobot(folder: Path) -> Told:
-    document = _json(folder / "meta" / "info.json")
-    if not isinstance(document, dict) or "codebase_version" not in document:
-        return None
-    version = str(document["codebase_version"])
-    if version.startswith("v3"):
-        return (
-            f"a LeRobot {version} tree",
-            "This check reads conversations; robot trees are prepared by `prep droid`.",
-        )
-    return (
-        f"a LeRobot {version} tree; v3.0 is what training reads",
-        f"Convert it with `{_LEROBOT_CONVERTER}`.",
-    )
-
-
 def _parquet(folder: Path) -> Told:
     for place in (folder, folder / "data"):
         files = _named(place, ".parquet")
@@ -172,7 +155,6 @@ _LAYOUTS: Final[tuple[Callable[[Path], Told], ...]] = (
     _hub_cache,
     _saved_datasets,
     _saved_dataset,
-    _lerobot,
     _sft_lines,
     _parquet,
     _table,

@@ -106,9 +106,10 @@ def root_spans(
         count = episodes.lengths[order] - chunk_length
     else:
         place, start, end = ranges.spread(episodes, order)
-        # Not beyond the episode: a start near 2**63 would wrap round below.
-        first = np.clip(start, 0, episodes.lengths[place])
-        count = np.minimum(end, episodes.lengths[place]) - chunk_length - first
+        # Both are cut to the episode: a number near 2**63 would wrap round in the subtraction.
+        length = episodes.lengths[place]
+        first = np.clip(start, 0, length)
+        count = np.clip(end, 0, length) - chunk_length - first
     kept = count > 0
     place, first, count = place[kept], first[kept], count[kept]
     return {

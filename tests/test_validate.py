@@ -350,12 +350,6 @@ LAYOUTS: dict[str, tuple[dict[str, str], str, str]] = {
     ),
     "saved dataset": ({"state.json": "{}", "dataset_info.json": "{}"}, "Dataset saved", "load_from_disk"),
     "saved datasets": ({"dataset_dict.json": '{"splits": ["train"]}'}, "train", "load_from_disk"),
-    "lerobot v2.1": (
-        {"meta/info.json": '{"codebase_version": "v2.1"}'},
-        "v2.1",
-        "convert_dataset_v21_to_v30",
-    ),
-    "lerobot v3.0": ({"meta/info.json": '{"codebase_version": "v3.0"}'}, "v3.0", "prep droid"),
     "parquet": ({"data/train-00000-of-00001.parquet": "PAR1"}, "parquet", "prep prepare"),
     "windows": ({"train/video_dataset_file.jsonl": '{"uuid": "a", "t2w_windows": []}\n'}, "SFT", ""),
     "table": ({"videophy2_training.csv": "a\n"}, "videophy2_training.csv", "prep videophy2 --split train"),
@@ -383,9 +377,8 @@ def test_nothing_that_can_be_checked(tmp_path: Path, files: tuple[str, ...]) -> 
     assert codes(validate(tmp_path)) == ["LAY002"]
 
 
-def test_real_trees_of_other_layouts(real_data: Path) -> None:
-    for folder in ("g1_lerobot_v21", "droid_lerobot_v30_nvidia"):
-        assert codes(validate(real_data / folder, level="quick")) == ["LAY001"]
+def test_a_real_tree_of_the_old_robot_format_is_refused(real_data: Path) -> None:
+    assert codes(validate(real_data / "g1_lerobot_v21", level="quick")) == ["LER001", "MAN004"]
 
 
 def test_images_are_said_not_to_be_decoded(tmp_path: Path) -> None:

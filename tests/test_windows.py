@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prep.errors import PrepError, UsageError
+from prep.errors import UsageError
 from prep.keep_ranges import KeepRanges, load_keep_ranges
 from prep.layouts.lerobot import Root, frame_episodes
 from prep.permutation import sampled_fraction, torch_permutation
-from prep.windows import COLUMNS, Episodes, Identity, WindowIndex, join_spans, root_spans
+from prep.windows import Episodes, WindowIndex, join_spans, root_spans
 from tests.window_trees import draw_droid, draw_libero, write_filter, write_frames, write_root
 
 if TYPE_CHECKING:
@@ -273,7 +268,7 @@ def test_whole_numbers_of_every_kind_are_indices(
 
 @pytest.mark.parametrize("index", [-1, -7, 7, 8, 2**62, -(2**62), np.int64(-1), np.uint64(2**64 - 1)])
 def test_index_outside_is_refused(split_episode: WindowIndex, index: int) -> None:
-    for ask in (split_episode.resolve, lambda at: split_episode.resolve_many([0, at, 9])):
+    for ask in (split_episode.resolve, lambda at: split_episode.resolve_many([at, at])):
         with pytest.raises(IndexError, match=f"window {int(index)}: the index has 7"):
             ask(index)
 
