@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +41,7 @@ def print_results(results: Sequence[Result], output: str) -> None:
             click.echo(f"  {finding.severity} {finding.code} {finding.at()}: {finding.message}", err=True)
         _print_failed(result)
         for note in result.notes:
-            click.echo(f"  note: {note}", err=True)
+            click.echo(_wrapped("  note: ", note), err=True)
         if result.message:
             click.echo(f"  {result.message}", err=True)
         if result.remedy:
@@ -47,17 +49,11 @@ def print_results(results: Sequence[Result], output: str) -> None:
 
 
 def _facts(result: Result) -> list[tuple[str, str]]:
-    planned = result.outcome == "planned"
     facts = [
         ("status", _OUTCOMES[result.outcome]),
         ("directory", str(result.root)),
         (result.unit, str(result.rows)),
-        ("kept" if not planned else "usable", str(result.kept)),
-        ("reused", f"{result.reused} {result.files_unit}"),
-        (
-            "to fetch" if planned else "fetched",
-            f"{result.fetched} {result.files_unit}, {bytes_text(result.bytes)}",
-        ),
+        *_payload(result),
         *((f"failed: {reason}", str(count)) for reason, count in result.failed.items()),
         ("time", seconds_text(result.seconds)),
     ]
@@ -66,6 +62,33 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     if result.dataset_id:
         facts.append(("dataset id", short_id(result.dataset_id)))
     return facts
+
+
+def _payload(result: Result) -> list[tuple[str, str]]:
+    planned = result.outcome == "planned"
+    came = (
+        "to fetch" if planned else "fetched",
+        f"{result.fetched} {result.files_unit}, {bytes_text(result.bytes)}",
+    )
+    if result.unit == "episodes":  # all are kept, and their files are linked as a whole
+        return [came] if result.fetched else []
+    return [
+        ("kept" if not planned else "usable", str(result.kept)),
+        ("reused", f"{result.reused} {result.files_unit}"),
+        came,
+    ]
+
+
+def _wrapped(label: str, text: str) -> str:
+    """A line for people, broken at the terminal's width and indented below its label."""
+    width = max(shutil.get_terminal_size().columns, 60)
+    return textwrap.fill(
+        f"{label}{text}",
+        width,
+        subsequent_indent=" " * len(label),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _consumption(consumption: Mapping[str, object]) -> str:

@@ -155,7 +155,9 @@ def _options(values: dict[str, Any]) -> RobotOptions:
 @click.option("--export", type=click.Path(path_type=Path), help="Write the windows as a list by identity.")
 @click.option("--exclude", type=click.Path(path_type=Path), help="Leave out the windows of such a list.")
 @click.option("--hold-out", type=click.IntRange(min=1), help="Draw so many windows.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Which are drawn.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Which are drawn."
+)
 @format_option
 def windows(directory: Path, name: str | None, **values: Any) -> None:
     """Ask a window index: what is flat index I, which windows has an episode, where is a window.
@@ -165,6 +167,7 @@ def windows(directory: Path, name: str | None, **values: Any) -> None:
              prep windows data/droid_plus_lerobot_640x360_20260412 --episode success:31450
              prep windows data/LIBERO_LeRobot_v3/libero_10 --hold-out 500 --export held_out.parquet
     """
+    from prep.stages.robot_report import counted
     from prep.window_lists import open_index
 
     found = open_index(directory, name)
@@ -175,17 +178,14 @@ def windows(directory: Path, name: str | None, **values: Any) -> None:
     ]
     exported = _export(found, values)
     if values["output"] == "json":
-        click.echo(
-            json.dumps({"index": found.path.name, "windows": len(found.index), "answers": answers}, indent=2)
-        )
+        facts = {"index": found.path.name, "windows": len(found.index), "exported": exported}
+        click.echo(json.dumps({**facts, "answers": answers}, indent=2))
     else:
         for answer in answers:
             click.echo("  ".join(f"{key} {value}" for key, value in answer.items()))
-    said = f"; {exported}" if exported else ""
-    click.echo(
-        f"{found.path.name}: {len(found.index)} windows, {len(found.index.spans['length'])} spans{said}",
-        err=True,
-    )
+    said = "" if exported is None else f"; {counted(exported, 'window')} written to {values['export']}"
+    spans = counted(len(found.index.spans["length"]), "span")
+    click.echo(f"{found.path.name}: {counted(len(found.index), 'window')} in {spans}{said}", err=True)
 
 
 def _at(found: Found, places: tuple[int, ...]) -> list[dict[str, Any]]:
@@ -194,7 +194,9 @@ def _at(found: Found, places: tuple[int, ...]) -> list[dict[str, Any]]:
         try:
             window = found.index.resolve(place)
         except IndexError as error:
-            raise UsageError(f"{error}.", remedy=f"Give 0 to {len(found.index) - 1}.") from error
+            last = len(found.index) - 1
+            remedy = f"Give 0 to {last}." if last >= 0 else "This index is empty; name another with --index."
+            raise UsageError(f"{error}.", remedy=remedy) from error
         answers.append(
             {"index": place, **_named(found, window.identity), "row": window.row, "span": window.span}
         )
@@ -223,11 +225,11 @@ def _located(found: Found, texts: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def _episode(found: Found, text: str | None) -> list[dict[str, Any]]:
-    from prep.window_lists import episode_spans, parse_identity
+    from prep.window_lists import episode_spans, parse_episode
 
     if text is None:
         return []
-    root, episode, _ = parse_identity(f"{text}:0", found.roots)
+    root, episode = parse_episode(text, found.roots)
     spans = list(episode_spans(found, root, episode))
     if not spans:
         raise UsageError(
@@ -237,7 +239,8 @@ def _episode(found: Found, text: str | None) -> list[dict[str, Any]]:
     return [{"root": found.roots[root] or "0", "episode": episode, **span} for span in spans]
 
 
-def _export(found: Found, values: dict[str, Any]) -> str:
+def _export(found: Found, values: dict[str, Any]) -> int | None:
+    """Write the list that is asked for, and say how many windows it has; None if none is asked for."""
     import numpy as np
 
     from prep.window_lists import exclude, hold_out, write_list
@@ -247,9 +250,9 @@ def _export(found: Found, values: dict[str, Any]) -> str:
             raise UsageError(
                 "--exclude and --hold-out make a list.", remedy="Say where with --export ids.parquet."
             )
-        return ""
+        return None
     left = exclude(found, values["exclude"]) if values["exclude"] else np.arange(len(found.index))
     if values["hold_out"]:
         left = left[hold_out(values["hold_out"], len(left), values["seed"])]
     write_list(found, left, values["export"])
-    return f"{len(left)} written to {values['export']}"
+    return len(left)

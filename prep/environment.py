@@ -19,6 +19,8 @@ __all__ = ["Environment", "env", "manifests_below"]
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLACE = re.compile(r"\{(\w*)\}")
+# What stands unquoted in an override's value, in Hydra's grammar.
+_OVERRIDABLE = re.compile(r"[A-Za-z0-9_./:@%+=-]+")
 _OFFLINE_NOTE = "The Hub is switched off below: the backbone's weights must be in its cache already."
 
 
@@ -133,28 +135,49 @@ def _merged(wanted: list[tuple[Manifest, Recipe]]) -> Environment:
 
 def _filter_overrides(wanted: list[tuple[Manifest, Recipe]], remarks: list[str]) -> dict[str, str]:
     """The overrides by which upstream's launcher turns on the filter that an index was built with."""
+    choices: dict[str, set[str]] = {}
     for manifest, recipe in wanted:
-        rule = recipe.document.get("filter")
-        filters = {
-            parameters["filter"]
-            for _, parameters in index_parameters(manifest.root)
-            if parameters["recipe"] == recipe.name and parameters["filter"]
-        }
-        if rule is None or not filters:
-            continue
-        if len(filters) > 1:
-            remarks.append(f"{recipe.name}: indices of {len(filters)} filters; none is turned on")
-            continue
-        path = _absolute(manifest.root) / filter_path(filters.pop())
-        if re.search(r"\s", str(path)):
-            raise UsageError(
-                f"{path}: upstream's launcher splits its overrides at spaces.",
-                remedy="Prepare into a directory without a space in its path.",
-            )
-        overrides = " ".join(text.replace("{filter}", str(path)) for text in rule["overrides"])
-        remarks.append("EXTRA_TAIL_OVERRIDES turns the filter on; without it upstream trains on every window")
-        return {"EXTRA_TAIL_OVERRIDES": overrides}
-    return {}
+        if "filter" in recipe.document:
+            filters = _filters(manifest, recipe)
+            if len(filters) > 1:
+                remarks.append(
+                    f"{recipe.name}: its indices have {len(filters)} choices of a filter; none is turned on"
+                )
+            texts = {_overrides(manifest, recipe, next(iter(filters)))} if len(filters) == 1 else {""}
+            choices.setdefault(recipe.name, set()).update(texts)
+    found = set().union(*choices.values())
+    if len(found) > 1:
+        remarks.append(f"{', '.join(choices)} differ in their filter; none is turned on: name one with --for")
+    if len(found) != 1 or found == {""}:
+        return {}
+    remarks.append("EXTRA_TAIL_OVERRIDES turns the filter on; without it upstream trains on every window")
+    return {"EXTRA_TAIL_OVERRIDES": found.pop()}
+
+
+def _filters(manifest: Manifest, recipe: Recipe) -> set[str | None]:
+    """The digests of the filters that a recipe's indices were built with; None for one without.
+
+    Unfiltered indices beside filtered ones are no choice: they are there to compare with.
+    """
+    found = {
+        parameters["filter"]
+        for _, parameters in index_parameters(manifest.root)
+        if parameters["recipe"] == recipe.name
+    }
+    return found - {None} or found
+
+
+def _overrides(manifest: Manifest, recipe: Recipe, filter_sha256: str | None) -> str:
+    if filter_sha256 is None:
+        return ""
+    path = _absolute(manifest.root) / filter_path(filter_sha256)
+    if not _OVERRIDABLE.fullmatch(str(path)):
+        raise UsageError(
+            f"{path}: upstream's launcher splits its overrides at spaces, and Hydra reads other signs as "
+            "grammar.",
+            remedy="Prepare into a directory whose path has only letters, digits and _ - . / in it.",
+        )
+    return " ".join(text.replace("{filter}", str(path)) for text in recipe.document["filter"]["overrides"])
 
 
 def _variables(manifest: Manifest, recipe: Recipe) -> Mapping[str, str]:

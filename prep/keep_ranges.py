@@ -73,8 +73,11 @@ class KeepRanges:
             raise PrepError(
                 f"The column episode_id has the type {episodes.ids.type}; text is needed to match a filter."
             ) from error
-        found = pc.fill_null(pc.index_in(names, value_set=self.ids), -1)
-        return np.asarray(found).astype(np.int64)
+        # By buffers: `fill_null` and `np.asarray` import pandas, a quarter of a second.
+        absent = pa.py_buffer(np.full(len(names), -1, np.int32))
+        absent = pa.Array.from_buffers(pa.int32(), len(names), [None, absent])
+        found = pc.coalesce(pc.index_in(names, value_set=self.ids), absent)
+        return np.frombuffer(found.buffers()[1], np.int32, len(found), found.offset * 4).astype(np.int64)
 
     def spread(self, episodes: Episodes, order: Numbers) -> tuple[Numbers, Numbers, Numbers]:
         """The ranges of the episodes in `order`: for each its episode's position, start and end."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from prep.errors import UsageError
-from prep.recipe import Recipe, Split, load_recipe
+from prep.recipe import Recipe, load_recipe
 from prep.stages.options import Result, RobotOptions
 from prep.stages.robot import prepare_robot
 
@@ -33,19 +31,4 @@ def prepare_robots(
             f"The recipe {chosen.name} is of the kind {chosen.kind}.", remedy="Use `prep prepare`."
         )
     asked = options or RobotOptions()
-    parts = chosen.chosen(datasets)
-    return [prepare_robot(chosen, part, Path(out_root), _for_part(part, parts, asked)) for part in parts]
-
-
-def _for_part(part: Split, parts: Sequence[Split], options: RobotOptions) -> RobotOptions:
-    """With several suites `--root` is the folder above them; for one it may be either."""
-    if options.root is None or part.folder is None:
-        return options
-    below = options.root / part.folder
-    if below.is_dir():
-        return replace(options, root=below)
-    if len(parts) > 1:
-        raise UsageError(
-            f"{options.root} has no {part.folder}.", remedy="Give the folder above the suites to --root."
-        )
-    return options
+    return [prepare_robot(chosen, part, Path(out_root), asked) for part in chosen.chosen(datasets)]

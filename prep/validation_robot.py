@@ -15,7 +15,7 @@ from prep.layouts.lerobot import version_of
 from prep.layouts.lerobot_checks import Level, check_root
 from prep.proof import Proof
 from prep.rules import guarded
-from prep.window_lists import WINDOWS_FOLDER
+from prep.window_lists import WINDOWS_FOLDER, filter_path
 from prep.windows import WindowIndex
 
 __all__ = ["RobotCheck", "find_roots"]
@@ -111,8 +111,19 @@ class RobotCheck:
                 yield found("WIN001", name, error.message)
                 continue
             self.report.count("window indices")
+            yield from self._filter(name, index.parameters.get("filter"))
             if self.level != "quick":
                 yield from self._inputs(name, index.parameters)
+
+    def _filter(self, name: str, sha256: str | None) -> Iterator[Finding]:
+        """The filter, in upstream's form, that an index was built with: what upstream is pointed to."""
+        if sha256 is None:
+            return
+        path = filter_path(sha256)
+        if not (self.root / path).is_file():
+            yield found("WIN001", name, f"its filter {path} is not there; upstream would be pointed to it")
+        elif self.level != "quick" and sha256_of(self.root / path) != sha256:
+            yield found("WIN001", path, f"the filter is not the one that {name} was built with")
 
     def _inputs(self, name: str, parameters: dict[str, Any]) -> Iterator[Finding]:
         for entry in parameters.get("inputs", ()):

@@ -31,6 +31,7 @@ __all__ = [
     "hold_out",
     "index_parameters",
     "open_index",
+    "parse_episode",
     "parse_identity",
     "read_list",
     "write_list",
@@ -39,6 +40,8 @@ __all__ = [
 WINDOWS_FOLDER = "windows"
 FILTER_FOLDER = "filters"
 _COLUMNS = ("dataset", "episode_index", "frame")
+_BITS = 27  # of an episode's number and of a frame, in the key of a window
+_MOST = 1 << _BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +101,20 @@ def parse_identity(text: str, roots: Sequence[str]) -> Identity:
     except ValueError as error:
         raise UsageError(
             f"{text!r} is not a window's identity.",
-            remedy=f"Write ROOT:EPISODE:FRAME; roots: {', '.join(roots) or '0'}.",
+            remedy=f"Write ROOT:EPISODE:FRAME; roots: {', '.join(root or '0' for root in roots) or '0'}.",
         ) from error
+
+
+def parse_episode(text: str, roots: Sequence[str]) -> tuple[int, int]:
+    """An episode as people write it: `ROOT:EPISODE`, or `EPISODE` with one root; (dataset index, episode)."""
+    try:
+        root, episode, _ = parse_identity(f"{text}:0", roots)
+    except UsageError as error:
+        raise UsageError(
+            f"{text!r} is not an episode.",
+            remedy=f"Write ROOT:EPISODE; roots: {', '.join(root or '0' for root in roots) or '0'}.",
+        ) from error
+    return root, episode
 
 
 def episode_spans(found: Found, dataset_index: int, episode: int) -> Iterator[dict[str, int]]:
@@ -118,9 +133,12 @@ def episode_spans(found: Found, dataset_index: int, episode: int) -> Iterator[di
 
 def hold_out(count: int, total: int, seed: int) -> Numbers:
     """`count` of `total` places, drawn without repetition by `seed`, ascending."""
+    if not total:
+        raise UsageError("No window is left to draw from.", remedy="Give another list to --exclude.")
     if not 0 < count <= total:
         raise UsageError(f"{count} windows cannot be drawn from {total}.", remedy=f"Give 1 to {total}.")
-    drawn: Numbers = np.sort(np.random.default_rng(seed).choice(total, count, replace=False)).astype(np.int64)
+    # The legacy generator's stream is frozen: the same windows are drawn under every version of numpy.
+    drawn: Numbers = np.sort(np.random.RandomState(seed).permutation(total)[:count]).astype(np.int64)
     return drawn
 
 
@@ -129,12 +147,15 @@ def exclude(found: Found, path: Path) -> Numbers:
     listed = read_list(path, found.roots)
     windows = found.index.resolve_many(np.arange(len(found.index)))
     own = _keys(windows.dataset_index, windows.episode_index, windows.frame)
-    left: Numbers = np.flatnonzero(~np.isin(own, _keys(*listed))).astype(np.int64)
+    # What no key can hold names no window; folded into a key it might name another.
+    fits = np.logical_and.reduce([(part >= 0) & (part < _MOST) for part in listed[1:]])
+    keys = _keys(*(part[fits] for part in listed))
+    left: Numbers = np.flatnonzero(~np.isin(own, keys)).astype(np.int64)
     return left
 
 
 def _keys(dataset: Numbers, episode: Numbers, frame: Numbers) -> Numbers:
-    return (dataset << np.int64(54)) | (episode << np.int64(27)) | frame
+    return (dataset << np.int64(2 * _BITS)) | (episode << np.int64(_BITS)) | frame
 
 
 def write_list(found: Found, indices: Numbers, path: Path) -> None:
@@ -175,18 +196,24 @@ def read_list(path: Path, roots: Sequence[str]) -> tuple[Numbers, Numbers, Numbe
 
     try:
         with pq.ParquetFile(path) as file:
+            missing = [name for name in _COLUMNS if name not in file.schema_arrow.names]
+            if missing:
+                raise _no_list(path, f"it has no column {missing[0]}")
             table = file.read(columns=list(_COLUMNS))
     except FileNotFoundError as error:
         raise UsageError(f"There is no list {path}.", remedy="Write one with --export.") from error
     except (OSError, pa.ArrowException) as error:
-        raise PrepError(
-            f"{path}: not a list of windows: {str(error).splitlines()[0]}.", remedy="Write one with --export."
-        ) from error
+        raise _no_list(path, str(error).splitlines()[0].rstrip(".")) from error
     names = table["dataset"].to_pylist()
-    unknown = next((name for name in names if name not in roots), None)
-    if unknown is not None:
+    unknown = [name for name in names if name not in roots]
+    if unknown:
         raise PrepError(
-            f"{path}: the root {unknown!r} is not in the index.", remedy=f"Its roots: {', '.join(roots)}."
+            f"{path}: {unknown[0]!r} is no root of the index.",
+            remedy=f"Its roots: {', '.join(root or 'the only one' for root in roots)}.",
         )
     dataset = np.fromiter((roots.index(name) for name in names), np.int64, len(names))
     return dataset, int64_column(table, "episode_index"), int64_column(table, "frame")
+
+
+def _no_list(path: Path, why: str) -> PrepError:
+    return PrepError(f"{path}: not a list of windows: {why}.", remedy="Write one with --export.")

@@ -140,7 +140,13 @@ class WindowIndex:
         self.spans = {name: spans[name] for name in COLUMNS}
         self.parameters = dict(parameters)
         self._ends = self.spans["cumulative_end"]
+        # Memoryviews give Python's own integers, several times faster than numpy's scalars.
+        self._views = tuple(self.spans[name].data for name in COLUMNS)
         self._lookup: tuple[Numbers, Numbers] | None = None
+        self._coarse: tuple[int, Numbers] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.spans, self.parameters)
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -156,28 +162,23 @@ class WindowIndex:
         place = operator.index(index)
         if not 0 <= place < len(self):
             raise IndexError(f"window {place}: the index has {len(self)}")
-        # A memoryview gives Python's own integers, several times faster than numpy's scalars.
-        span = bisect_right(self._ends.data, place)
-        columns = self.spans
-        offset = place - int(self._ends[span]) + int(columns["length"][span])
-        return Window(
-            int(columns["dataset_index"][span]),
-            int(columns["episode_index"][span]),
-            int(columns["first_frame"][span]) + offset,
-            int(columns["first_row"][span]) + offset,
-            span,
-        )
+        dataset, episode, row, frame, length, ends = self._views
+        span = bisect_right(ends, place)
+        offset = place - ends[span] + length[span]
+        return Window(dataset[span], episode[span], frame[span] + offset, row[span] + offset, span)
 
     def resolve_many(self, indices: Sequence[int] | Numbers) -> Windows:
         """The windows at many flat indices, in their order; raises what `resolve` raises."""
         places = np.asarray(indices)
+        if places.ndim != 1:
+            raise TypeError(f"windows' indices are one list, not {places.ndim}-dimensional")
         if places.dtype.kind not in "iu" and places.size:
             raise TypeError(f"windows' indices are whole numbers, not {places.dtype}")
         if places.size and not (places.min() >= 0 and places.max() < len(self)):
             outside = places[(places < 0) | (places >= len(self))][0]
             raise IndexError(f"window {outside}: the index has {len(self)}")
         places = places.astype(np.int64, copy=False)
-        span = self._ends.searchsorted(places, side="right")
+        span = self._spans_at(places)
         offset = places - (self._ends - self.spans["length"])[span]
         return Windows(
             self.spans["dataset_index"][span],
@@ -186,6 +187,18 @@ class WindowIndex:
             self.spans["first_row"][span] + offset,
             span,
         )
+
+    def _spans_at(self, places: Numbers) -> Numbers:
+        """The span of each flat index: bisected over the ends, but ten times faster for many."""
+        if self._coarse is None:
+            self._coarse = _coarse_table(self._ends, len(self))
+        shift, table = self._coarse
+        span: Numbers = table[places >> shift]
+        behind = np.flatnonzero(self._ends[span] <= places)
+        while len(behind):
+            span[behind] += 1
+            behind = behind[self._ends[span[behind]] <= places[behind]]
+        return span
 
     def index_of(self, identity: Identity | tuple[int, int, int]) -> int:
         """The flat index of an identity; raises KeyError if no window has it.
@@ -257,6 +270,13 @@ class WindowIndex:
 
 def _span_key(dataset_index: Numbers | np.int64, episode_index: Numbers | np.int64) -> Any:
     return (dataset_index << np.int64(_EPISODE_BITS)) | episode_index
+
+
+def _coarse_table(ends: Numbers, windows: int) -> tuple[int, Numbers]:
+    """For every 2**shift-th flat index its span, at four to eight entries a span; with that shift."""
+    shift = max(0, (windows // max(1, 4 * len(ends))).bit_length() - 1)
+    marks = np.arange(0, windows, 1 << shift, dtype=np.int64)
+    return shift, ends.searchsorted(marks, side="right").astype(np.int64)
 
 
 def _lookup_table(spans: Mapping[str, Numbers]) -> tuple[Numbers, Numbers]:

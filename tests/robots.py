@@ -32,6 +32,7 @@ __all__ = [
 @dataclass(frozen=True)
 class Shape:
     """What a tree is like. `vectors` are the features with their widths; a width of 0 is a single value.
+    Row groups are small, so that a reader must join them.
 
     `data_files` and each entry of `packing` (one a camera) give how many episodes each file holds.
     """
@@ -49,6 +50,7 @@ class Shape:
     index_name: str | None = None
     ids: bool = False
     fixed_lists: bool = False
+    row_group: int = 25
 
     @property
     def starts(self) -> list[int]:
@@ -180,8 +182,7 @@ def _write_frames(path: Path, shape: Shape) -> dict[str, Any]:
         target = path / f"data/chunk-000/file-{file:03d}.parquet"
         target.parent.mkdir(parents=True, exist_ok=True)
         first, end = starts[episodes[0]], starts[episodes[-1] + 1]
-        # Small row groups, so that a reader must join them.
-        pq.write_table(table.slice(first, end - first), target, row_group_size=25)
+        pq.write_table(table.slice(first, end - first), target, row_group_size=shape.row_group)
     return columns
 
 

@@ -17,7 +17,7 @@ from prep.errors import UsageError
 from prep.keep_ranges import KeepRanges, load_keep_ranges
 from prep.layouts.lerobot import Root, frame_episodes
 from prep.permutation import sampled_fraction, torch_permutation
-from prep.windows import Episodes, WindowIndex, join_spans, root_spans
+from prep.windows import COLUMNS, Episodes, WindowIndex, join_spans, root_spans
 from tests.window_trees import draw_droid, draw_libero, write_filter, write_frames, write_root
 
 if TYPE_CHECKING:
@@ -283,6 +283,23 @@ def test_what_is_no_whole_number_is_refused(split_episode: WindowIndex, index: A
 def test_a_mask_is_not_taken_for_indices(split_episode: WindowIndex) -> None:
     with pytest.raises(TypeError, match="whole numbers, not bool"):
         split_episode.resolve_many(np.arange(7) > 3)
+
+
+@pytest.mark.parametrize("indices", [3, [[0, 1]], np.int64(3)])
+def test_many_windows_are_asked_by_one_list(split_episode: WindowIndex, indices: Any) -> None:
+    with pytest.raises(TypeError, match="one list"):
+        split_episode.resolve_many(indices)
+
+
+def test_many_short_spans_beside_long_ones_resolve_as_one_by_one() -> None:
+    lengths = np.array([1] * 300 + [100_000] + [1, 2] * 200 + [50_000, 1], np.int64)
+    zeros = np.zeros(len(lengths), np.int64)
+    part = dict.fromkeys(COLUMNS, zeros) | {"length": lengths, "episode_index": np.arange(len(lengths))}
+    index = WindowIndex(join_spans([part]), {})
+    expected = np.repeat(np.arange(len(lengths)), lengths)
+    assert (index.resolve_many(np.arange(len(index))).span == expected).all()
+    drawn = np.random.default_rng(2).integers(0, len(index), 500)
+    assert index.resolve_many(drawn).span.tolist() == [index.resolve(at).span for at in drawn]
 
 
 def test_nothing_asked_gives_nothing(split_episode: WindowIndex) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,12 +15,12 @@ from prep.layouts.lerobot_facts import Facts, positive
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
     from numpy.typing import NDArray
 
-__all__ = ["Series", "is_numeric", "series", "type_findings"]
+__all__ = ["Series", "batches", "is_numeric", "series", "type_findings"]
 
-_FEW_CANDIDATES: Final = 4
+_BYTES: Final = 8
+_AT_ONCE: Final = 16 << 20
 _NAMES: Final[Mapping[str, str]] = {"double": "float64", "float": "float32", "halffloat": "float16"}
 
 
@@ -74,11 +75,30 @@ def _column_extremes(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     return least, greatest
 
 
-def series(file: pq.ParquetFile, name: str) -> Series:
-    """Read one column; what is no number or vector of numbers has no values."""
+def batches(facts: Facts, rows: int, names: Sequence[str]) -> Iterator[list[str]]:
+    """The names in parts of which each is read at once: as many columns as give some 16 MB."""
+    part: list[str] = []
+    size = 0
+    for name in names:
+        shape = facts.root.features[name].get("shape")
+        cost = rows * _BYTES * (math.prod(shape) if positive(shape) else 1)
+        if part and size + cost > _AT_ONCE:
+            yield part
+            part, size = [], 0
+        part.append(name)
+        size += cost
+    if part:
+        yield part
+
+
+def series(column: pa.ChunkedArray, name: str) -> Series:
+    """The cells of a column; what is no number or vector of numbers has no values.
+
+    Raises ArrowInvalid where vectors are of one length in one row group and of another in the next.
+    """
     import pyarrow as pa
 
-    parts = [_of(_plain(chunk)) for chunk in file.read(columns=[name])[name].chunks if len(chunk)]
+    parts = [_of(_plain(chunk)) for chunk in column.chunks if len(chunk)]
     if not parts:
         return Series(np.empty(0))
     if len(parts) == 1:
@@ -221,7 +241,6 @@ def _check_type(
         yield found("LER010", path, message, place=name)
     if not positive(shape):
         return  # LER005 and LER006 say so
-    assert isinstance(shape, list)
     wanted = [] if shape == [1] else shape
     fits = len(sizes) == len(wanted) and all(
         size is None or size == expected for size, expected in zip(sizes, wanted, strict=True)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard
 
 import numpy as np
 
@@ -177,7 +177,7 @@ class Facts:
         return f"episode {int(numbers[position]) if numbers is not None else position}"
 
 
-def positive(shape: object) -> bool:
+def positive(shape: object) -> TypeGuard[list[int]]:
     """Whether a declared shape is a list of sizes of at least 1, and not empty."""
     return (
         isinstance(shape, list)

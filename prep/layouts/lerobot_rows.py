@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from prep.findings import Finding, found
-from prep.layouts.lerobot_columns import Series, is_numeric, series, type_findings
+from prep.layouts.lerobot_columns import Series, batches, is_numeric, series, type_findings
 from prep.layouts.lerobot_facts import THRESHOLDS, Facts, Needed, positive
 from prep.layouts.lerobot_structure import STATS, statistics
 
@@ -99,7 +99,8 @@ def _unreadable(path: str, error: Exception) -> Finding:
 
 def _check_table(facts: Facts, item: Needed, file: pq.ParquetFile, extremes: Extremes) -> Iterator[Finding]:
     names = file.schema_arrow.names
-    places = {name: series(file, name) for name in _PLACES if name in names}
+    table = file.read(columns=[name for name in _PLACES if name in names])
+    places = {name: series(table[name], name) for name in table.column_names}
     for name, column in places.items():
         yield from _check_cells(item.path, name, column)
     whole = {name: column.values for name, column in places.items() if column.whole}
@@ -110,10 +111,16 @@ def _check_table(facts: Facts, item: Needed, file: pq.ParquetFile, extremes: Ext
         yield from findings
         yield from _check_places(facts, item, spans, wanted, whole)
     extremes.rows += file.metadata.num_rows
-    for name, feature in facts.root.features.items():
-        if name in names and name not in _PLACES and is_numeric(file.schema_arrow.field(name).type):
-            column = series(file, name)
-            yield from _check_cells(item.path, name, column, feature)
+    wanted_names = [
+        name
+        for name in facts.root.features
+        if name in names and name not in _PLACES and is_numeric(file.schema_arrow.field(name).type)
+    ]
+    for part in batches(facts, file.metadata.num_rows, wanted_names):
+        table = file.read(columns=part)
+        for name in part:
+            column = series(table[name], name)
+            yield from _check_cells(item.path, name, column, facts.root.features[name])
             yield from _check_values(facts, item, name, column, spans, extremes)
 
 
@@ -294,7 +301,7 @@ def _check_cells(
     shape = feature.get("shape") if feature else None
     if positive(shape) and column.values.ndim == 2 and len(column.values):
         width = column.values.shape[1]
-        if width != math.prod(shape or ()):
+        if width != math.prod(shape):
             message = f"{name}: every row has {width} values; the declared shape is {shape}"
             yield found("LER052", path, message, place=name)
 

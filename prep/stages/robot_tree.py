@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from prep.errors import UsageError
 from prep.layouts.lerobot import INFO, Root, version_of
+from prep.recognise import other_layout
 
-__all__ = ["Presence", "Tree", "find_tree", "presence"]
+__all__ = ["Presence", "Tree", "find_tree", "presence", "root_names", "tree_of"]
 
 Form = Literal["flat", "groups", "sharded"]
 
@@ -48,33 +49,69 @@ class Tree:
         return None
 
 
-def find_tree(folder: Path, names: Mapping[str, Any] | None = None) -> Tree:
+def find_tree(folder: Path, names: Mapping[str, Any] | None = None, *, named: str = "") -> Tree:
     """The roots of a folder; one level down is looked at if it has a name that upstream knows.
 
-    Raises UsageError if there is none, PrepError for an older LeRobot format.
+    `named` is the variable that the folder came from. Raises UsageError if there is no root, PrepError
+    for an older LeRobot format.
     """
+    where = f"{named}: {folder}" if named else str(folder)
     if not folder.is_dir():
-        raise UsageError(f"{folder} is not a directory.", remedy="Give the folder of a LeRobot v3.0 tree.")
+        raise UsageError(f"{where} is not a directory.", remedy="Give the folder of a LeRobot v3.0 tree.")
+    found = root_names(folder)
+    if found:
+        return tree_of(folder, found)
+    for name in (names or {}).values():
+        for candidate in (folder / name, folder / f"{name}_sharded"):
+            if candidate.is_dir():
+                return find_tree(candidate, named=named)
+    raise _no_tree(folder, where)
+
+
+def root_names(folder: Path) -> list[str]:
+    """Where in a folder LeRobot roots of any version stand: itself (""), its groups, or their folders."""
     if version_of(folder) is not None:
-        return Tree(folder, "flat", (("success", Root.open(folder)),))
-    roots = [(name, folder / name) for name in _GROUPS if version_of(folder / name) is not None]
-    if roots:
-        return Tree(folder, "groups", tuple((name, Root.open(path)) for name, path in roots))
-    shards = [
-        (f"{group}/{path.name}", path)
+        return [""]
+    groups = [name for name in _GROUPS if version_of(folder / name) is not None]
+    return groups or [
+        f"{group}/{path.name}"
         for group in _GROUPS
         if (folder / group).is_dir()
         for path in sorted((folder / group).iterdir())
         if version_of(path) is not None
     ]
-    if shards:
-        return Tree(folder, "sharded", tuple((name, Root.open(path)) for name, path in shards))
-    for name in (names or {}).values():
-        for candidate in (folder / name, folder / f"{name}_sharded"):
-            if candidate.is_dir():
-                return find_tree(candidate)
-    raise UsageError(
-        f"{folder} holds no LeRobot tree: no {INFO} in it, in success/ or failure/, or in their folders.",
+
+
+def tree_of(folder: Path, names: Sequence[str]) -> Tree:
+    """The tree of the roots at these places in a folder, in upstream's order; raises as `Root.open`."""
+    if "" in names:
+        return Tree(folder, "flat", (("success", Root.open(folder)),))
+    ordered = sorted(names, key=lambda name: (_rank(name), name))
+    form: Form = "sharded" if "/" in ordered[0] else "groups"
+    return Tree(folder, form, tuple((name, Root.open(folder / name)) for name in ordered))
+
+
+def _rank(name: str) -> int:
+    group = name.split("/")[0]
+    return _GROUPS.index(group) if group in _GROUPS else len(_GROUPS)
+
+
+def _no_tree(folder: Path, where: str) -> UsageError:
+    """What a folder without a root is instead, if that is known, and what to give."""
+    below = [path for path in sorted(folder.iterdir()) if path.is_dir() and root_names(path)]
+    if below:
+        return UsageError(
+            f"{where} is no LeRobot tree, but holds {', '.join(path.name for path in below[:5])}.",
+            remedy=f"Give the tree itself, such as {below[0]}.",
+        )
+    other = other_layout(folder)
+    if other.code == "LAY001":
+        return UsageError(
+            f"{where} holds no LeRobot tree; it holds {other.message}.",
+            remedy="Give the folder of a LeRobot v3.0 tree.",
+        )
+    return UsageError(
+        f"{where} holds no LeRobot tree: no {INFO} in it, in success/ or failure/, or in their folders.",
         remedy="Give the folder that holds meta/, data/ and videos/, or the one above success/.",
     )
 
@@ -84,13 +121,13 @@ class Presence:
     """Which of the files that an episode table needs are there.
 
     `by_camera` maps a camera (or "data") to (present, needed); `missing` are the first missing paths;
-    `usable` tells for each episode whether all of its files are there.
+    `lost` are the positions, in the episode table, of episodes whose files are not all there.
     """
 
     by_camera: Mapping[str, tuple[int, int]]
     missing: tuple[str, ...]
     missing_count: int
-    usable: Any
+    lost: Sequence[Any]
     bytes: int
 
     @property
@@ -107,11 +144,9 @@ class Presence:
 _SHOWN = 20
 
 
-def presence(root: Root, episodes: int) -> Presence:
+def presence(root: Root) -> Presence:
     """Look for each data and video file that the episode table of `root` names."""
-    import numpy as np
-
-    usable = np.ones(episodes, dtype=bool)
+    lost: list[Any] = []
     counts: dict[str, list[int]] = {}
     missing: list[str] = []
     missing_count = size = 0
@@ -123,8 +158,8 @@ def presence(root: Root, episodes: int) -> Presence:
             entry[0] += 1
         except OSError:
             missing_count += 1
-            usable[positions] = False
+            lost.append(positions)
             if len(missing) < _SHOWN:
                 missing.append(relative)
     by_camera = {camera: (present, needed) for camera, (present, needed) in counts.items()}
-    return Presence(by_camera, tuple(missing), missing_count, usable, size)
+    return Presence(by_camera, tuple(missing), missing_count, lost, size)

@@ -14,7 +14,7 @@ from prep.errors import PrepError, UsageError
 from prep.files import sha256_of, write_whole
 from prep.findings import Finding, found
 from prep.keep_ranges import KeepRanges, RangeCensus, load_keep_ranges
-from prep.layouts.lerobot import Root, frame_episodes
+from prep.layouts.lerobot import Root, frame_episodes, numbered_files
 from prep.permutation import sampled_fraction, torch_permutation
 from prep.recipe import Recipe
 from prep.window_lists import WINDOWS_FOLDER, filter_path
@@ -48,15 +48,16 @@ def load_groups(roots: Sequence[tuple[str, Root]], rules: Mapping[str, Any]) -> 
     for name, root in roots:
         rows = rules.get("episodes_from") == "rows"
         episodes = (frame_episodes(root) if rows else None) or root.episodes()
-        groups.append(Group(name, root, episodes, _blank_instructions(root)))
+        drawn = rules.get("instructions") == "drawn"
+        groups.append(Group(name, root, episodes, _blank_instructions(root, drawn=drawn)))
     return groups
 
 
-def _blank_instructions(root: Root) -> int:
-    """How many task texts have a part that is blank, which a reader may draw."""
-    return sum(
-        any(not part.strip() for part in text.split("|")) for text in root.tasks().texts if text is not None
-    )
+def _blank_instructions(root: Root, *, drawn: bool) -> int:
+    """How many task texts may give a blank instruction: one blank part where a part is `drawn`, else all."""
+    blank = any if drawn else all
+    texts = (text for text in root.tasks().texts if text is not None)
+    return sum(blank(not part.strip() for part in text.split("|")) for text in texts)
 
 
 @dataclass(slots=True)
@@ -142,19 +143,20 @@ def _note_oddities(result: Filter, group: Group, *, allow_overlap: bool) -> None
             "their windows would count twice.",
             remedy="Correct the filter, or accept it with --ignore KEP001.",
         )
+    if census.overlapping:
+        message = f"{census.overlapping} episodes of {group.name} have ranges that overlap; accepted"
+        result.findings.append(found("KEP001", result.path.name, message))
     counts = {
-        "start before the episode": census.negative_starts,
-        "end past the episode": census.past_the_end,
-        "are empty": census.empty,
-        "stand out of order": census.unsorted,
-        "overlap in their episode": census.overlapping,
+        "before the episode's start": census.negative_starts,
+        "past the episode's end": census.past_the_end,
+        "empty": census.empty,
+        "out of order": census.unsorted,
     }
     for what, count in counts.items():
         if count:
-            message = f"{count} ranges {what} (root {group.name}); kept as upstream keeps them"
-            result.findings.append(
-                found("KEP001" if "overlap" in what else "KEP002", result.path.name, message)
-            )
+            verb = "range is" if count == 1 else "ranges are"
+            message = f"{group.name}: {count:,} {verb} {what}; kept as upstream keeps them"
+            result.findings.append(found("KEP002", result.path.name, message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +194,10 @@ def build(
     multiple = rules.get("multiple", 1)
     if chunk_length % multiple:
         raise UsageError(
-            f"The chunk length {chunk_length} is not a multiple of {multiple}, as upstream demands."
+            f"The chunk length {chunk_length} is not a multiple of {multiple}, as upstream demands.",
+            remedy=f"Give {max(chunk_length // multiple, 1) * multiple} or another multiple.",
         )
-    inputs = list(_inputs(groups))
+    inputs = list(_inputs(groups, rows=rules.get("episodes_from") == "rows"))
     for split in rules["splits"]:
         orders = [_order(group.episodes, rules, split) for group in groups]
         plain = [
@@ -238,10 +241,11 @@ def _order(episodes: Episodes, rules: Mapping[str, Any], split: str) -> Any:
     return ascending[is_val if split == "val" else ~is_val]
 
 
-def _inputs(groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
-    """The files that an index is built from, by their names in the dataset."""
+def _inputs(groups: Sequence[Group], *, rows: bool) -> Iterator[dict[str, Any]]:
+    """The files that an index is built from, by their names in the dataset; frame tables if by `rows`."""
     for group in groups:
-        for relative in ("meta/info.json", "meta/tasks.parquet", *group.root.episode_files):
+        tables = numbered_files(group.root.path, "data", ".parquet") if rows else ()
+        for relative in ("meta/info.json", "meta/tasks.parquet", *group.root.episode_files, *tables):
             path = group.root.path / relative
             name = f"{group.name}/{relative}" if group.name else relative
             yield {"path": name, "size": path.stat().st_size, "sha256": sha256_of(path)}

@@ -499,7 +499,7 @@ def no_task_table(root: Path) -> None:
 
 @planted("LER050")
 def not_a_number(root: Path) -> None:
-    rows(root, 1, "action", lambda cells: put(9, [float("nan")] * 7)(cells))
+    rows(root, 1, "action", put(9, [float("nan")] * 7))
 
 
 @planted("LER050")

@@ -268,7 +268,7 @@ def test_a_column_reads_as_pyarrow_reads_it(
     path = tmp_path_factory.mktemp("column") / "table.parquet"
     pq.write_table(pa.table({"x": lists}), path, row_group_size=group)
     with pq.ParquetFile(path) as file:
-        column = series(file, "x")
+        column = series(file.read()["x"], "x")
     assert np.array_equal(column.values, values)
     least, greatest = column.extremes()
     assert np.array_equal(least, values.min(axis=0))
