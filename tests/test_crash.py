@@ -116,7 +116,7 @@ def test_a_first_run_killed_before_any_change(world: World, killing: Killing, tm
     assert status == 0
     expected = digests(tmp_path / "whole" / NAME)
     dice = random.Random(SEED)
-    for point in points(changes, 12):
+    for point in points(changes, 8):
         again = [dice.randrange(1, changes)] if dice.random() < 0.4 else []
         check_kills(killing, tmp_path / str(point), expected, [point, *again], "--jobs", "4")
 
@@ -130,7 +130,7 @@ def test_an_update_killed_before_any_change(world: World, killing: Killing, tmp_
     shutil.copytree(tmp_path / "old", tmp_path / "count")
     status, changes = killing.run(0, tmp_path / "count", *options)
     assert status == 0
-    for point in points(changes, 12):
+    for point in points(changes, 6):
         out = tmp_path / str(point)
         shutil.copytree(tmp_path / "old", out)
         assert killing.run(point, out, *options)[0] == -9

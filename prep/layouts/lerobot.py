@@ -172,7 +172,7 @@ class Root:
         has_ids = "episode_id" in self.episode_columns()
         table = self.episode_table([*wanted, "episode_id"] if has_ids else wanted)
         number, first, end = (int64_column(table, name) for name in wanted)
-        ids = table["episode_id"].combine_chunks() if has_ids else None
+        ids = table["episode_id"].combine_chunks().cast("string") if has_ids else None
         return Episodes(number, end - first, first, ids)
 
     def tasks(self) -> Tasks:

@@ -232,7 +232,7 @@ def check_task_texts(facts: Facts) -> Iterator[Finding]:
         yield found("LER033", TASKS, message, place=tasks.column)
     for row, text in enumerate(tasks.texts):
         if not isinstance(text, str):
-            yield found("LER035", TASKS, f"row {row} holds {text!r}; expected a text", place=f"row {row}")
+            yield found("LER035", TASKS, f"row {row} of {len(tasks.texts)} holds no text", place=f"row {row}")
             continue
         blank, parts = blank_parts(text)
         if blank:

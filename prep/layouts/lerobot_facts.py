@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard
 
@@ -315,9 +315,16 @@ def _through_buffers(column: pa.ChunkedArray, kind: type[Any]) -> NDArray[Any]:
 
 def _read_tasks(facts: Facts, emit: Emit) -> None:
     try:
-        facts.tasks = facts.root.tasks()
+        read = facts.root.tasks()
     except PrepError as error:
         emit(found("LER032", TASKS, _reason(error).removeprefix(f"{facts.root.path}/")))
+        return
+    # Cells of other types are empty to the rules, which tell of them (LER034, LER035).
+    facts.tasks = replace(
+        read,
+        texts=[text if isinstance(text, str) else None for text in read.texts],
+        numbers=[number if type(number) is int else None for number in read.numbers],
+    )
 
 
 def _reason(error: Exception) -> str:

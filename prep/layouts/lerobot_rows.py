@@ -103,7 +103,9 @@ def _check_table(facts: Facts, item: Needed, file: pq.ParquetFile, extremes: Ext
     places = {name: series(table[name], name) for name in table.column_names}
     for name, column in places.items():
         yield from _check_cells(item.path, name, column)
-    whole = {name: column.values for name, column in places.items() if column.whole}
+    whole = {
+        name: column.values for name, column in places.items() if column.whole and column.values.ndim == 1
+    }
     spans = None
     if facts.usable:
         wanted = _expected(facts, item)
@@ -145,7 +147,7 @@ def _spans(
             f"{rows} rows; the {len(wanted.positions)} episodes that name this file have {promised} frames"
         )
         findings.append(found("LER045", item.path, message))
-    if episode is None:
+    if episode is None or not rows:
         return (wanted if promised == rows else None), findings
     numbers = facts.numbers["episode_index"][wanted.positions]
     if promised == rows:

@@ -31,8 +31,11 @@ _KEYS: Final[Mapping[str, type]] = {
 }
 _TEMPLATE_NAMES: Final = frozenset(("chunk_index", "file_index", "video_key"))
 _MEASURES: Final = frozenset(("min", "max", "mean", "std", "q01", "q10", "q50", "q90", "q99"))
+_USED: Final = frozenset(("min", "max", "mean", "std"))
 _SPAN: Final = re.compile(r"\s*([0-9]{1,18})\s*:\s*([0-9]{1,18})\s*")
-_NO_STATISTICS: Final = frozenset(("string", "binary"))
+_RATE: Final = 1e-3
+"""Share by which two statements of one frame rate may differ: 29.97 is not 30."""
+_NO_STATISTICS: Final = ("string", "binary")
 
 
 def refused(root: Path) -> list[Finding]:
@@ -91,6 +94,9 @@ def check_keys(facts: Facts) -> Iterator[Finding]:
         elif not isinstance(value, kind) or isinstance(value, bool):
             message = f"{key} is {_shown(value)}; expected {kind.__name__}"
             yield found("LER003", INFO, message, place=f"/{key}")
+    tasks = facts.root.info.get("total_tasks")
+    if tasks is not None and (not isinstance(tasks, int) or isinstance(tasks, bool)):
+        yield found("LER003", INFO, f"total_tasks is {_shown(tasks)}; expected int", place="/total_tasks")
     if facts.root.cameras and not isinstance(facts.root.info.get("video_path"), str):
         message = f"video_path is {_shown(facts.root.info.get('video_path'))}, and there are video features"
         yield found("LER003", INFO, message, place="/video_path")
@@ -138,6 +144,9 @@ def check_features(facts: Facts) -> Iterator[Finding]:
         missing = [key for key in ("dtype", "shape") if key not in feature]
         if missing:
             yield found("LER005", INFO, f"{name} has no {' and no '.join(missing)}", place=place)
+        elif not isinstance(feature["dtype"], str):
+            message = f"{name} has the dtype {_shown(feature['dtype'])}; expected its name"
+            yield found("LER005", INFO, message, place=f"{place}/dtype")
         elif not positive(feature["shape"]):
             message = f"{name} has the shape {_shown(feature['shape'])}; expected sizes of at least 1"
             yield found("LER006", INFO, message, place=f"{place}/shape", severity=facts.strict())
@@ -184,8 +193,8 @@ def check_rate(facts: Facts) -> Iterator[Finding]:
         if isinstance(details, dict):
             stated["video.fps"] = details.get("video.fps")
         for key, value in stated.items():
-            if isinstance(value, int | float) and not math.isclose(value, facts.fps, rel_tol=1e-3):
-                message = f"{name} states {key} {value:g}; the dataset states {facts.fps:g}"
+            if value is not None and not (_is_number(value) and abs(value / facts.fps - 1) <= _RATE):
+                message = f"{name} states {key} {_shown(value)}; the dataset states {facts.fps:g}"
                 yield found("LER012", INFO, message, place=f"/features/{name}")
 
 
@@ -268,10 +277,11 @@ def check_statistics(facts: Facts) -> Iterator[Finding]:
     lacking = [
         name
         for name, feature in facts.root.features.items()
-        if name not in known and feature.get("dtype") not in _NO_STATISTICS
+        if not known.get(name, {}).keys() >= _USED and feature.get("dtype") not in _NO_STATISTICS
     ]
     if lacking:
-        message = f"{len(lacking)} of {len(facts.root.features)} features have none, the first {lacking[0]}"
+        message = f"{len(lacking)} of {len(facts.root.features)} features lack {', '.join(sorted(_USED))},"
+        message += f" or some of these; the first is {lacking[0]}"
         yield found("LER015", STATS, message)
     for name, measures in known.items():
         feature = facts.root.features.get(name)
