@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from prep.layouts.lerobot import Root
-from prep.windows import Identity
+from prep.robots import RobotOptions, prepare_robots
+from prep.stages.options import Result
+from prep.windows import Identity, WindowIndex
 from tests.robots import edit_json
 from tests.window_trees import CAMERAS, DrawnRoot, write_root
 
-__all__ = ["LENGTHS", "droid_root", "droid_tree", "episode_id", "fill", "listing", "literal_windows"]
+__all__ = [
+    "LENGTHS",
+    "NAME",
+    "SMALL",
+    "droid_root",
+    "droid_tree",
+    "episode_id",
+    "fill",
+    "identities",
+    "index",
+    "keep",
+    "listing",
+    "literal_windows",
+    "run",
+]
+
+NAME = "droid_plus_lerobot_640x360_20260412"
+SMALL = "droid_plus_lerobot_320x180_20260406"
 
 LENGTHS = tuple(40 + 7 * at % 61 for at in range(40))
 
@@ -87,3 +108,27 @@ def literal_windows(
                 if frame >= start and frame + chunk < min(end, length):
                     found.append(Identity(dataset_index, episode, frame))
     return found
+
+
+def run(out: Path, recipe: str = "droid_policy", *, datasets: str = "all", **options: Any) -> Result:
+    (result,) = prepare_robots(recipe, out, datasets=datasets, options=RobotOptions(**options))
+    return result
+
+
+def index(directory: Path, name: str) -> WindowIndex:
+    return WindowIndex.open(directory / "windows" / f"{name}.arrow", inputs_below=directory)
+
+
+def identities(windows: WindowIndex) -> list[Identity]:
+    return [windows.resolve(place).identity for place in range(len(windows))]
+
+
+def keep(path: Path, ranges: dict[str, list[list[int]]], prefix: str | None = "gs://elsewhere/r2d2") -> Path:
+    """A filter under another prefix than upstream's, or under bare ids."""
+
+    def key(name: str) -> str:
+        head = f"{prefix}/{name}"
+        return name if prefix is None else f"{head}/recordings/MP4--{head}/trajectory.h5"
+
+    path.write_text(json.dumps({key(name): pairs for name, pairs in ranges.items()}))
+    return path

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from prep.errors import PrepError, UsageError, WouldChangeError
-from prep.keep_ranges import upstream_key
 from prep.manifest import Manifest
-from prep.permutation import sampled_fraction, torch_permutation
-from prep.robots import RobotOptions, prepare_robots
-from prep.stages.options import Result
-from prep.windows import Identity, WindowIndex
-from tests.robot_trees import LENGTHS, droid_root, droid_tree, episode_id, fill, listing, literal_windows
-from tests.robots import LIBERO, edit_json, make_root
+from prep.permutation import torch_permutation
+from tests.robot_trees import (
+    LENGTHS,
+    NAME,
+    SMALL,
+    droid_root,
+    droid_tree,
+    episode_id,
+    fill,
+    identities,
+    index,
+    keep,
+    listing,
+    literal_windows,
+    run,
+)
+from tests.robots import DROID, edit_json, make_root
 from tests.runs import digests
-from tests.window_trees import draw_libero, write_frames, write_root
-
-NAME = "droid_plus_lerobot_640x360_20260412"
-SMALL = "droid_plus_lerobot_320x180_20260406"
 
 
 @pytest.fixture(autouse=True)
@@ -34,30 +36,6 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of this machine names a tree."""
     for name in ("DROID_ROOT", "DATASET_PATH", "LIBERO_ROOT", "DROID_FILTER_SOURCE_PREFIX"):
         monkeypatch.delenv(name, raising=False)
-
-
-def run(out: Path, recipe: str = "droid_policy", *, datasets: str = "all", **options: Any) -> Result:
-    (result,) = prepare_robots(recipe, out, datasets=datasets, options=RobotOptions(**options))
-    return result
-
-
-def index(directory: Path, name: str) -> WindowIndex:
-    return WindowIndex.open(directory / "windows" / f"{name}.arrow", inputs_below=directory)
-
-
-def identities(windows: WindowIndex) -> list[Identity]:
-    return [windows.resolve(place).identity for place in range(len(windows))]
-
-
-def keep(path: Path, ranges: dict[str, list[list[int]]], prefix: str | None = "gs://elsewhere/r2d2") -> Path:
-    """A filter under another prefix than upstream's, or under bare ids."""
-
-    def key(name: str) -> str:
-        head = f"{prefix}/{name}"
-        return name if prefix is None else f"{head}/recordings/MP4--{head}/trajectory.h5"
-
-    path.write_text(json.dumps({key(name): pairs for name, pairs in ranges.items()}))
-    return path
 
 
 # --- which tree, under which name ----------------------------------------------------------
@@ -244,7 +222,7 @@ def test_metadata_alone_is_enough_and_is_completed_without_update(tmp_path: Path
 
 
 def test_a_half_downloaded_tree_is_told_by_camera_and_left_alone(tmp_path: Path) -> None:
-    tree = make_root(tmp_path / "tree" / "success", droid_with_lengths())
+    tree = make_root(tmp_path / "tree" / "success", DROID)
     wrist = "videos/observation.image.wrist_image_left/chunk-000/file-001.mp4"
     left = "videos/observation.image.exterior_image_1_left/chunk-000/file-000.mp4"
     (tree / wrist).unlink()
@@ -263,12 +241,6 @@ def test_a_half_downloaded_tree_is_told_by_camera_and_left_alone(tmp_path: Path)
     assert "2 data and video files" in result.message
     allowed = run(tmp_path / "data", root=tmp_path / "tree", chunk_length=8, metadata_only=True)
     assert allowed.outcome == "complete"
-
-
-def droid_with_lengths() -> Any:
-    from tests.robots import DROID
-
-    return DROID
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
@@ -311,19 +283,16 @@ def test_another_recipe_chunk_or_filter_adds_an_index_and_leaves_the_dataset(tmp
         result = run(tmp_path / "data", **options)
         assert (result.outcome, result.dataset_id) == ("complete", first.dataset_id)
     assert (first.root / "manifest.json").read_bytes() == manifest
-    assert sorted(path.name for path in (first.root / "windows").iterdir()) == [
-        f"{name}.arrow"
-        for name in (
-            "droid_forward_dynamics-train-c16",
-            "droid_forward_dynamics-val-c16",
-            "droid_policy-train-c32",
-            "droid_policy-train-c32-filtered",
-            "droid_policy-train-c8",
-            "droid_policy-val-c32",
-            "droid_policy-val-c32-filtered",
-            "droid_policy-val-c8",
+    assert {path.stem for path in (first.root / "windows").iterdir()} == {
+        f"{recipe}-{split}-{rest}"
+        for recipe, rest in (
+            ("droid_policy", "c32"),
+            ("droid_policy", "c8"),
+            ("droid_policy", "c32-filtered"),
+            ("droid_forward_dynamics", "c16"),
         )
-    ]
+        for split in ("train", "val")
+    }
 
 
 def test_another_filter_needs_update(tmp_path: Path) -> None:
@@ -374,284 +343,3 @@ def test_a_tree_that_was_moved_is_linked_anew(tmp_path: Path) -> None:
     again = run(tmp_path / "data", root=moved)
     assert again.dataset_id == made.dataset_id
     assert (made.root / "success").resolve() == (moved / "success").resolve()
-
-
-# --- filter and report ---------------------------------------------------------------------------
-
-
-def test_the_report_counts_what_a_literal_reading_counts(tmp_path: Path) -> None:
-    tree = droid_tree(tmp_path / "tree")
-    ranges: dict[int, list[list[int]]] = {
-        number: [[0, 38], [40, LENGTHS[number]]] if number % 3 else [[3, LENGTHS[number] + 9]]
-        for number in range(36)
-    }
-    named = {episode_id(number): pairs for number, pairs in ranges.items()}
-    path = keep(tmp_path / "keep.json", {**named, "LAB/success/none/such": [[0, 9]]})
-    result = run(tmp_path / "data", root=tree, keep_ranges=str(path))
-    order = torch_permutation(40, 42).tolist()
-    for split, episodes in {"val": order[:1], "train": order[1:]}.items():
-        literal = literal_windows(LENGTHS, episodes, 32, ranges)
-        assert identities(index(result.root, f"droid_policy-{split}-c32-filtered")) == literal
-        facts = result.consumption[split]
-        assert facts["windows"] == len(literal)
-        assert facts["windows_without_filter"] == len(literal_windows(LENGTHS, episodes, 32))
-        assert facts["episodes"] == len({each.episode_index for each in literal})
-        spans = {
-            (number, start)
-            for number in episodes
-            for start, end in ranges.get(number, [])
-            if min(end, LENGTHS[number]) - 32 > start
-        }
-        assert facts["spans"] == len(spans)
-        several = [number for number in episodes if sum(number == each for each, _ in spans) > 1]
-        assert facts["episodes_with_several_spans"] == len(several)
-    told = {item.code: item.message for item in result.findings}
-    assert "12 ranges are past the episode's end" in told["KEP002"]
-    assert "74.41% on the full release" in told["KEP003"]
-    unmatched = [item.message for item in result.findings if item.code == "KEP004"]
-    assert unmatched[0].startswith("4 episodes are in no key, such as LAB/success/")
-    assert unmatched[1] == "1 key is of no episode here, such as LAB/success/none/such"
-    assert any(
-        "filter: 36 of 40 episodes matched, 37 keys (keys under gs://elsewhere/r2d2)" in note
-        for note in result.notes
-    )
-
-
-@pytest.mark.parametrize("prefix", [None, "gs://elsewhere/r2d2", "/a/b/c"])
-def test_the_filter_is_written_in_upstreams_key_form(prefix: str | None, tmp_path: Path) -> None:
-    ranges = {episode_id(number): [[0, 90]] for number in range(40)}
-    path = keep(tmp_path / "keep.json", ranges, prefix)
-    result = run(tmp_path / "data", root=droid_tree(tmp_path / "tree"), keep_ranges=str(path))
-    (written,) = (result.root / "filters").iterdir()
-    assert json.loads(written.read_text()) == {upstream_key(name): pairs for name, pairs in ranges.items()}
-
-
-def test_the_kept_share_near_the_pinned_figure_is_not_reported(tmp_path: Path) -> None:
-    kept = {
-        episode_id(number): [[0, 32 + round((length - 32) * 0.75)]] for number, length in enumerate(LENGTHS)
-    }
-    path = keep(tmp_path / "keep.json", kept)
-    result = run(tmp_path / "data", root=droid_tree(tmp_path / "tree"), keep_ranges=str(path))
-    assert [item.message for item in result.findings if "train" in item.message] == []
-    assert any(note.startswith("train: ") and "74.41% on the full release" in note for note in result.notes)
-
-
-GOOD = {episode_id(number): [[0, 90]] for number in range(40)}
-REFUSED: dict[str, Any] = {
-    "not an object": [],
-    "no episode": {},
-    "cut short": '{"a": [[0, 1]',
-    "no pairs": {**GOOD, episode_id(3): [[0]]},
-    "no whole numbers": {**GOOD, episode_id(3): [[0, 1.5]]},
-    "a truth value": {**GOOD, episode_id(3): [[0, True]]},
-    "end before start": {**GOOD, episode_id(3): [[9, 3]]},
-    "mixed keys": {**GOOD, upstream_key(episode_id(1)): [[0, 5]]},
-    "mixed prefixes": {
-        upstream_key(episode_id(1)): [[0, 5]],
-        upstream_key(episode_id(2)).replace("gs://", "s3://"): [[0, 5]],
-    },
-    "nothing matched": {"LAB/success/none/such": [[0, 90]]},
-    "overlap": {**GOOD, episode_id(3): [[0, 20], [10, 30]]},
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_a_filter_that_would_select_the_wrong_windows_is_refused(what: str, tmp_path: Path) -> None:
-    path = tmp_path / "keep.json"
-    path.write_text(REFUSED[what] if isinstance(REFUSED[what], str) else json.dumps(REFUSED[what]))
-    with pytest.raises(PrepError) as error:
-        run(tmp_path / "data", root=droid_tree(tmp_path / "tree"), keep_ranges=str(path))
-    assert error.value.exit_status == 1
-    assert "\n" not in str(error.value)
-    assert error.value.remedy
-    assert not (tmp_path / "data").exists()
-
-
-def test_a_prefix_that_the_user_names_wrongly_is_shown_beside_a_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tree, path = droid_tree(tmp_path / "tree"), keep(tmp_path / "keep.json", GOOD)
-    monkeypatch.setenv("DROID_FILTER_SOURCE_PREFIX", "gs://wrong")
-    with pytest.raises(PrepError, match=r"gs://elsewhere.*gs://wrong.*LAB/success"):
-        run(tmp_path / "data", root=tree, keep_ranges=str(path))
-    right = run(
-        tmp_path / "data", root=tree, keep_ranges=str(path), source_prefix="gs://elsewhere/r2d2/"
-    )
-    assert right.outcome == "complete"
-
-
-def test_an_overlap_may_be_accepted(tmp_path: Path) -> None:
-    path = keep(tmp_path / "keep.json", {**GOOD, episode_id(3): [[0, 40], [0, 40]]})
-    result = run(
-        tmp_path / "data",
-        root=droid_tree(tmp_path / "tree"),
-        keep_ranges=str(path),
-        ignore=("KEP001",),
-    )
-    assert [item.message for item in result.findings if item.code == "KEP001"] == [
-        "1 episodes of success have ranges that overlap; accepted"
-    ]
-    assert result.exit_status == 0
-
-
-def test_fewer_spans_than_streams_is_an_error_and_nothing_is_written(tmp_path: Path) -> None:
-    tree = droid_tree(tmp_path / "tree")
-    spans = run(tmp_path / "dry", root=tree, dry_run=True).consumption["train"]["spans"]
-    refused = run(tmp_path / "data", root=tree, ranks=spans + 1, workers=1)
-    assert (refused.exit_status, [item.code for item in refused.findings]) == (1, ["ROB003"])
-    assert f"{spans} spans for {spans + 1} streams" in refused.message
-    assert not (tmp_path / "data").exists()
-    assert run(tmp_path / "data", root=tree, ranks=spans, workers=1).exit_status == 0
-    accepted = run(tmp_path / "more", root=tree, ranks=spans, workers=2, ignore=("ROB003",))
-    assert [(item.code, item.severity) for item in accepted.findings] == [("ROB003", "warning")]
-
-
-def test_no_window_at_all_is_an_error(tmp_path: Path) -> None:
-    result = run(tmp_path / "data", root=droid_tree(tmp_path / "tree"), chunk_length=500)
-    assert (result.exit_status, [item.code for item in result.findings]) == (1, ["ROB003"])
-
-
-@pytest.mark.parametrize(("text", "count"), [("pick | place", 0), ("pick |  | place", 1), (" ", 1)])
-def test_blank_instructions_are_counted_as_the_reader_draws_them(
-    text: str, count: int, tmp_path: Path
-) -> None:
-    tree = droid_tree(tmp_path / "tree")
-    for kind in ("success", "failure"):
-        path = tree / kind / "meta/tasks.parquet"
-        table = pq.read_table(path)
-        place = table.schema.get_field_index("__index_level_0__")
-        pq.write_table(table.set_column(place, "__index_level_0__", pa.array([text])), path)
-    found = run(tmp_path / "data", root=tree).findings
-    assert [item.code for item in found] == ["ROB002"] * count
-
-
-def test_a_code_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="KEP999"):
-        run(tmp_path / "data", root=droid_tree(tmp_path / "tree"), ignore=("KEP999",))
-
-
-# --- LIBERO ------------------------------------------------------------------------------------------
-
-
-def libero_root(path: Path, *, fps: int = 20, seed: int = 1) -> list[tuple[int, int]]:
-    """A suite whose rows stand in several files in no order; its (episode, length) pairs."""
-    root, numbers = draw_libero(seed, 30)
-    write_root(path, root, fps=fps)
-    write_frames(path, root, numbers, files=3)
-    for camera in ("observation.image.wrist_image_left",):
-        assert camera in json.loads((path / "meta/info.json").read_text())["features"]
-    edit_json(path / "meta/info.json", lambda info: info["features"].clear())
-    return list(zip(numbers, root.lengths.tolist(), strict=True))
-
-
-def test_a_suite_is_indexed_in_ascending_order_with_one_episode_in_a_hundred_held_out(
-    tmp_path: Path,
-) -> None:
-    episodes = libero_root(tmp_path / "all" / "libero_10")
-    result = run(tmp_path / "data", "libero_10", root=tmp_path / "all")
-    assert result.root == tmp_path / "data/LIBERO_LeRobot_v3/libero_10"
-    assert sorted(path.name for path in result.root.iterdir() if path.is_symlink()) == ["data", "meta"]
-    lengths = dict(episodes)
-    held_out = sampled_fraction(sorted(lengths), 0.01, 0)
-    assert len(held_out) == 1
-    train = [number for number in sorted(lengths) if number not in held_out]
-    numbers = range(max(lengths) + 1)
-    every = [lengths.get(number, 0) for number in numbers]
-    assert identities(index(result.root, "libero_10-train-c16")) == literal_windows(every, train, 16)
-    assert identities(index(result.root, "libero_10-val-c16")) == literal_windows(every, sorted(held_out), 16)
-
-
-def test_rows_of_an_orphan_file_are_trained_on_and_a_change_of_rows_is_noticed(tmp_path: Path) -> None:
-    libero_root(tmp_path / "libero_10")
-    before = run(tmp_path / "before", "libero_10", root=tmp_path / "libero_10").consumption
-    table = pq.read_table(tmp_path / "libero_10/data/chunk-000/file-000.parquet").slice(0, 40)
-    rows = pa.array(range(10**6, 10**6 + 40))
-    table = table.set_column(table.schema.get_field_index("index"), "index", rows)
-    table = table.set_column(
-        table.schema.get_field_index("episode_index"), "episode_index", pa.array([999] * 40)
-    )
-    orphan = tmp_path / "libero_10/data/chunk-007/file-000.parquet"
-    orphan.parent.mkdir()
-    pq.write_table(table, orphan)
-    result = run(tmp_path / "after", "libero_10", root=tmp_path / "libero_10")
-    total = sum(facts["windows"] for facts in result.consumption.values())
-    assert total == sum(facts["windows"] for facts in before.values()) + 40 - 16
-    pq.write_table(table.slice(0, 20), orphan)
-    with pytest.raises(PrepError, match="chunk-007"):
-        index(result.root, "libero_10-train-c16")
-
-
-def test_a_suite_at_another_rate_is_an_error(tmp_path: Path) -> None:
-    libero_root(tmp_path / "libero_10", fps=10)
-    result = run(tmp_path / "data", "libero_10", root=tmp_path / "libero_10")
-    assert (result.exit_status, [item.code for item in result.findings]) == (1, ["ROB001"])
-    assert "10 frames a second; the recipe expects 20" in result.message
-    assert not (tmp_path / "data").exists()
-
-
-def test_a_chunk_that_upstream_does_not_take_is_refused(tmp_path: Path) -> None:
-    libero_root(tmp_path / "libero_10")
-    with pytest.raises(UsageError, match="not a multiple of 4") as error:
-        run(tmp_path / "data", "libero_10", root=tmp_path / "libero_10", chunk_length=18)
-    assert "16" in error.value.remedy
-
-
-def test_all_suites_are_datasets_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    suites = ("libero_spatial", "libero_object", "libero_goal", "libero_10")
-    for seed, suite in enumerate(suites):
-        libero_root(tmp_path / "all" / suite, seed=seed)
-    options = RobotOptions(root=tmp_path / "all")
-    results = prepare_robots("libero_all", tmp_path / "data", options=options)
-    assert [result.root.relative_to(tmp_path / "data") for result in results] == [
-        Path("LIBERO_LeRobot_v3", suite) for suite in suites
-    ]
-    assert len({result.dataset_id for result in results}) == 4
-    monkeypatch.setenv("LIBERO_ROOT", str(tmp_path / "all"))
-    by_variable = prepare_robots("libero_all", tmp_path / "other")
-    assert [result.dataset_id for result in by_variable] == [result.dataset_id for result in results]
-    monkeypatch.setenv("LIBERO_ROOT", str(tmp_path / "all/libero_goal"))
-    assert run(tmp_path / "one", "libero_all", datasets="libero_goal").root.name == "libero_goal"
-    with pytest.raises(UsageError, match="is libero_goal, not libero_10"):
-        run(tmp_path / "one", "libero_10")
-
-
-def test_a_blank_part_beside_an_instruction_is_none_for_liberos_reader(tmp_path: Path) -> None:
-    from dataclasses import replace
-
-    make_root(tmp_path / "libero_10", replace(LIBERO, tasks=("open it | ", "close it", " | ")))
-    result = run(tmp_path / "data", "libero_10", root=tmp_path / "libero_10")
-    assert [item.message for item in result.findings] == ["1 task text has a blank instruction"]
-
-
-# --- any tree ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["g1_lerobot_v30_converted", "rebot_lerobot_v30_novideo"])
-def test_a_real_tree_is_indexed(name: str, tmp_path: Path, real_data: Path) -> None:
-    root = real_data / name
-    before = listing(root)
-    result = run(tmp_path / "data", "lerobot", root=root)
-    assert result.outcome == "complete"
-    lengths = []
-    for path in sorted((root / "meta/episodes").rglob("*.parquet")):
-        lengths += pq.read_table(path, columns=["length"])["length"].to_pylist()
-    assert result.consumption["full"]["windows"] == sum(max(length - 16, 0) for length in lengths)
-    assert listing(root) == before
-
-
-def test_a_tree_without_ids_takes_no_filter(tmp_path: Path, real_data: Path) -> None:
-    path = keep(tmp_path / "keep.json", GOOD)
-    with pytest.raises(PrepError, match="no column episode_id"):
-        run(tmp_path / "data", root=real_data / "g1_lerobot_v30_converted", keep_ranges=str(path))
-    with pytest.raises(UsageError, match="takes no filter"):
-        run(tmp_path / "data", "lerobot", root=real_data / "g1_lerobot_v30_converted", keep_ranges=str(path))
-
-
-def test_the_same_tree_gives_the_same_bytes_at_any_place(tmp_path: Path) -> None:
-    made = []
-    for place in ("here", "there"):
-        tree = droid_tree(tmp_path / place / "tree")
-        result = run(tmp_path / place / "data", root=tree)
-        (result.root / ".prep/location.json").unlink()
-        made.append(digests(result.root))
-    assert made[0] == made[1]
