@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -311,6 +312,8 @@ def demo(directory: Path | None) -> None:
 def main() -> None:
     """Run the command; a user's mistake ends in one sentence and the next step, not in a traceback."""
     settings = Settings()
+    # So that SIGTERM ends as Ctrl-C does until a run takes both signals over.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")

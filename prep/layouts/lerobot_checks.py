@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from prep.findings import Finding, Report
 from prep.layouts.lerobot import INFO, Root
@@ -13,9 +16,12 @@ from prep.layouts.lerobot_facts import EPISODES, TASKS, THRESHOLDS, Facts, Level
 from prep.layouts.lerobot_files import FILE_RULES, check_same_bytes
 from prep.layouts.lerobot_rows import Extremes, check_extremes, check_rows, check_schema
 from prep.layouts.lerobot_structure import INFO_RULES, STATS, STATS_RULES, read_json, refused
-from prep.layouts.lerobot_videos import check_file
+from prep.layouts.lerobot_videos import check_alike, check_file
 from prep.pool import map_threads
 from prep.rules import applied, guarded
+
+if TYPE_CHECKING:
+    from prep.media import VideoFacts
 
 __all__ = ["THRESHOLDS", "Level", "Reader", "check_root"]
 
@@ -27,6 +33,8 @@ def check_root(
     reader: Reader = "lerobot",
     needs_ids: bool | None = None,
     jobs: int = 1,
+    sample: int | None = None,
+    seed: int = 0,
     report: Report | None = None,
 ) -> Iterator[Finding]:
     """The findings of one root; their paths are relative to it.
@@ -37,7 +45,8 @@ def check_root(
 
     `reader` is who trains on it: lerobot, or upstream's own parquet reader (LIBERO), which bears more.
     `needs_ids`: whether a filter will look episodes up by `episode_id`; None tells it from the features.
-    `jobs` threads decode videos. `report`, if given, is told what was counted and what was left out.
+    `jobs` threads decode videos; `sample` takes so many of them, chosen by `seed`.
+    `report`, if given, is told what was counted and what was left out.
     """
     told = report or Report(subject=str(path))
     stopped = guarded("version", INFO, lambda: refused(path))
@@ -46,11 +55,12 @@ def check_root(
         yield from stopped or ([broken] if broken else [])
         told.skip("episodes, frames and videos", f"{path.name}: no LeRobot v3.0 root that can be read")
         return
-    yield from _check_opened(Root(path, document), level, reader, needs_ids, jobs, told)
+    videos = _Videos(level, jobs, sample, seed)
+    yield from _check_opened(Root(path, document), level, reader, needs_ids, videos, told)
 
 
 def _check_opened(
-    root: Root, level: Level, reader: Reader, needs_ids: bool | None, jobs: int, report: Report
+    root: Root, level: Level, reader: Reader, needs_ids: bool | None, videos: _Videos, report: Report
 ) -> Iterator[Finding]:
     findings: list[Finding] = []
     gathered: list[Facts] = []
@@ -76,7 +86,7 @@ def _check_opened(
         report.skip("videos", "level quick")
         return
     yield from _check_tables(facts, report)
-    yield from _check_videos(facts, level, jobs, report)
+    yield from _check_videos(facts, videos, report)
     if level == "standard":
         report.skip("every video frame, and the pictures at the episodes' borders", "level standard")
 
@@ -97,8 +107,24 @@ def _check_tables(facts: Facts, report: Report) -> Iterator[Finding]:
         yield from guarded("check_extremes", "data", lambda: check_extremes(facts, extremes))
 
 
-def _check_videos(facts: Facts, level: Level, jobs: int, report: Report) -> Iterator[Finding]:
-    assert level != "quick"
+@dataclass(frozen=True, slots=True)
+class _Videos:
+    """How far videos are decoded, and which."""
+
+    level: Level
+    jobs: int
+    sample: int | None
+    seed: int
+
+    def chosen(self, items: list[Needed]) -> list[Needed]:
+        """The sample, in the order of the items."""
+        if self.sample is None or self.sample >= len(items):
+            return items
+        places = sorted(random.Random(self.seed).sample(range(len(items)), self.sample))
+        return [items[place] for place in places]
+
+
+def _check_videos(facts: Facts, videos: _Videos, report: Report) -> Iterator[Finding]:
     items: list[Needed] = []
     missing = 0
     for camera in facts.root.cameras:
@@ -108,22 +134,37 @@ def _check_videos(facts: Facts, level: Level, jobs: int, report: Report) -> Iter
     if missing:
         report.skip(f"{missing} videos", "the files are not there, or hold no data")
     yield from guarded("check_same_bytes", "videos", lambda: check_same_bytes(facts))
-    yield from _in_order(facts, items, level, jobs)
-    report.count("videos", len(items))
+    chosen = videos.chosen(items)
+    if len(chosen) < len(items):
+        left = f"{len(items) - len(chosen)} of {len(items)} videos"
+        report.skip(left, f"sampled {len(chosen)} of {len(items)}, seed {videos.seed}")
+    yield from _in_order(facts, chosen, videos)
+    report.count("videos", len(chosen))
 
 
-def _in_order(facts: Facts, items: list[Needed], level: Level, jobs: int) -> Iterator[Finding]:
+def _in_order(facts: Facts, items: list[Needed], videos: _Videos) -> Iterator[Finding]:
     """The findings of each video in the order of the items, however many threads work on them."""
-    assert level != "quick"
+    level: Literal["standard", "deep"] = "deep" if videos.level == "deep" else "standard"
 
-    def check(item: Needed) -> list[Finding]:
-        return guarded("check_file", item.path, lambda: check_file(facts, item, level))
+    def check(item: Needed) -> tuple[list[VideoFacts], list[Finding]]:
+        probes: list[VideoFacts] = []
 
-    waiting: dict[int, list[Finding]] = {}
+        def run() -> list[Finding]:
+            probe, findings = check_file(facts, item, level)
+            probes.extend([probe] if probe is not None else [])
+            return findings
+
+        return probes, guarded("check_file", item.path, run)
+
+    waiting: dict[int, tuple[list[VideoFacts], list[Finding]]] = {}
+    firsts: dict[str, VideoFacts] = {}
     due = 0
     numbered = list(enumerate(items))
-    for (number, _), findings in map_threads(lambda entry: check(entry[1]), numbered, jobs=jobs):
-        waiting[number] = findings
+    for (number, _), outcome in map_threads(lambda entry: check(entry[1]), numbered, jobs=videos.jobs):
+        waiting[number] = outcome
         while due in waiting:
-            yield from waiting.pop(due)
+            probes, findings = waiting.pop(due)
+            yield from findings
+            for probe in probes:
+                yield from check_alike(facts, items[due], probe, firsts.setdefault(items[due].camera, probe))
             due += 1

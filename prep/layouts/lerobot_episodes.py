@@ -238,11 +238,13 @@ def check_task_texts(facts: Facts) -> Iterator[Finding]:
         if blank:
             message = f"{blank} of {parts} instructions in {text!r} are blank"
             yield found("LER036", TASKS, message, place=f"row {row}")
-    for text, number in Counter(tasks.texts).items():
-        if number > 1 and isinstance(text, str):
-            yield found(
-                "LER037", TASKS, f"{number} rows hold {text!r}", place=f"row {list(tasks.texts).index(text)}"
-            )
+    rows: dict[str, list[int]] = {}
+    for row, text in enumerate(tasks.texts):
+        if text is not None:
+            rows.setdefault(text, []).append(row)
+    for text, places in rows.items():
+        if len(places) > 1:
+            yield found("LER037", TASKS, f"{len(places)} rows hold {text!r}", place=f"row {places[0]}")
 
 
 def check_task_numbers(facts: Facts) -> Iterator[Finding]:
@@ -273,12 +275,17 @@ def check_named_tasks(facts: Facts) -> Iterator[Finding]:
 
     known = set(facts.tasks.texts)
     named = facts.task_lists.flatten()
-    foreign = [text for text in pc.unique(named).to_pylist() if text not in known]
-    for text in foreign:
-        parents = pc.list_parent_indices(facts.task_lists)
-        at = int(parents[pc.index(named, text).as_py()].as_py()) if text is not None else 0
-        message = f"{facts.episode(at)} names the task {text!r}; {TASKS} has {len(known)} texts without it"
-        yield found("LER038", EPISODES, message, place=facts.episode(at))
+    if not known.issuperset(pc.unique(named).to_pylist()):
+        parents = pc.list_parent_indices(facts.task_lists).to_pylist()
+        first: dict[str | None, int] = {}
+        for text, at in zip(named.to_pylist(), parents, strict=True):
+            if text not in known:
+                first.setdefault(text, at)
+        for text, at in first.items():
+            message = (
+                f"{facts.episode(at)} names the task {text!r}; {TASKS} has {len(known)} texts without it"
+            )
+            yield found("LER038", EPISODES, message, place=facts.episode(at))
     counts = facts.task_lists.value_lengths().to_pylist()
     without = [at for at, count in enumerate(counts) if not count]
     if without:

@@ -65,6 +65,7 @@ step of `cut_grey_levels` that is `cut_ratio` times its neighbours; it is looked
 around each border."""
 
 ESSENTIAL: Final = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
+_DEEPEST: Final = 4
 _META_ROUTE: Final = ("meta/episodes/chunk_index", "meta/episodes/file_index")
 
 
@@ -332,8 +333,8 @@ def _reason(error: Exception) -> str:
 
 
 def _listed(root: Path, folder: str) -> Iterator[tuple[str, int | None]]:
-    """Each file below a folder, with its size."""
-    if not (root / folder).is_dir():
+    """Each file below a folder, with its size; links are followed, but not round and round."""
+    if not (root / folder).is_dir() or folder.count("/") > _DEEPEST:
         return
     with os.scandir(root / folder) as entries:
         children = sorted(entries, key=lambda entry: entry.name)

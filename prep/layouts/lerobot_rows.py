@@ -269,14 +269,14 @@ def _check_tasks(facts: Facts, item: Needed, spans: _Spans, tasks: NDArray[Any] 
     if facts.task_lists is None:
         return
     other = []
+    known = set(texts.values())
+    # A text that the task table lacks is LER038's.
     named = {
-        int(position): set(facts.task_lists[int(position)].as_py() or ())
+        position: known.intersection(facts.task_lists[position].as_py() or ())
         for position in set(positions.tolist())
     }
     for at, value, position in zip(changes.tolist(), values.tolist(), positions.tolist(), strict=True):
-        # A text that the task table lacks is LER038's.
-        known = named[position] & set(texts.values())
-        if value in texts and known and texts[value] not in known:
+        if value in texts and named[position] and texts[value] not in named[position]:
             other.append((at, value, position))
     if other:
         at, value, position = other[0]
@@ -344,8 +344,10 @@ def _check_frozen(facts: Facts, item: Needed, name: str, column: Series, spans: 
     if not len(still):
         return
     least = max(THRESHOLDS["frozen_seconds"] * facts.fps, 1)
-    breaks = np.flatnonzero(np.diff(still) != 1) + 1
-    runs = [(int(run[0]), len(run) + 1) for run in np.split(still, breaks) if len(run) + 1 >= least]
+    first = np.concatenate([[0], np.flatnonzero(np.diff(still) != 1) + 1])
+    rows, frames = still[first], np.diff(np.concatenate([first, [len(still)]])) + 1
+    long = frames >= least
+    runs = zip(rows[long].tolist(), frames[long].tolist(), strict=True)
     hits = []
     for row, length in runs:
         # A run may go over a border; each episode has its own part of it.
@@ -380,7 +382,9 @@ def _check_covered(
         low, high = (np.asarray(measures[key], np.float64).ravel() for key in ("min", "max"))
     except (KeyError, TypeError, ValueError):
         return  # LER015 to LER017 say what is wrong with them
-    if low.shape != least.ravel().shape or not (np.isfinite(low).all() and np.isfinite(high).all()):
+    if not low.shape == high.shape == least.ravel().shape or not (
+        np.isfinite(low).all() and np.isfinite(high).all()
+    ):
         return
     slack = (
         THRESHOLDS["statistics_tolerance_share"] * (high - low)

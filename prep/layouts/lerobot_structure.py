@@ -21,6 +21,10 @@ __all__ = ["INFO_RULES", "STATS", "STATS_RULES", "read_json", "refused", "statis
 
 STATS: Final = "meta/stats.json"
 _CONVERT: Final = "python -m lerobot.datasets.v30.convert_dataset_v21_to_v30 --repo-id=OWNER/NAME"
+_WRITE: Final = (
+    "No converter reads it: open it with datasets.load_from_disk and write it with LeRobotDataset.create, "
+    "add_frame and save_episode of lerobot, or take the dataset's v3.0 revision from the Hub."
+)
 _V2_FILES: Final = ("meta/episodes.jsonl", "meta/tasks.jsonl", "meta/episodes_stats.jsonl")
 _STANDARD: Final = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 _KEYS: Final[Mapping[str, type]] = {
@@ -47,6 +51,8 @@ def refused(root: Path) -> list[Finding]:
         _, finding = read_json(root, INFO, "LER003")
         stated = f"it states the version {version!r}" if version else "it states no codebase_version"
         return [finding or found("LER003", INFO, f"{stated}; expected 'v3.0'")]
+    if version is None and (saved := _saved_dataset(root)):
+        return [found("LAY001", "", saved, remedy=_WRITE)]
     if version is None:
         return [found("LAY002", INFO, f"there is no {INFO}: no LeRobot tree")]
     if version.startswith("v3"):
@@ -56,6 +62,16 @@ def refused(root: Path) -> list[Finding]:
     beside = f" with {', '.join(present)}" if present else ""
     message = f"LeRobot format {version}{beside}; training reads v3.0"
     return [found("LER001", INFO, message, remedy=f"Convert it: `{_CONVERT}`.")]
+
+
+def _saved_dataset(root: Path) -> str:
+    """What a folder is that `datasets` saved, as the LeRobot format before v2 was; empty for another."""
+    for folder in (root, root / "train"):
+        if (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file():
+            return "a Dataset saved by `datasets` (state.json); training reads a LeRobot v3.0 tree"
+    if (root / "dataset_dict.json").is_file():
+        return "a DatasetDict saved by `datasets` (dataset_dict.json); training reads a LeRobot v3.0 tree"
+    return ""
 
 
 def read_json(root: Path, relative: str, code: str) -> tuple[Any, Finding | None]:

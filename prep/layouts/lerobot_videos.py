@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from prep.media import VideoFacts
 
-__all__ = ["Video", "check_file"]
+__all__ = ["Video", "check_alike", "check_file"]
 
 _SAMPLES: Final = 64
 """Samples a side of the thinned picture."""
@@ -98,17 +98,31 @@ class Border(NamedTuple):
     frames: int
 
 
-def check_file(facts: Facts, item: Needed, level: Literal["standard", "deep"]) -> list[Finding]:
-    """All checks of one video file; those of the file itself have the codes of `prep.media`."""
+def check_file(
+    facts: Facts, item: Needed, level: Literal["standard", "deep"]
+) -> tuple[VideoFacts | None, list[Finding]]:
+    """What one video file is, and all checks of it; those of the file itself have the codes of `prep.media`."""
     from prep.media import check_video
 
     probe, findings = check_video(facts.root.path / item.path, level=level)
     own = [replace(finding, path=item.path) for finding in findings]
     if probe is None or any(finding.code in ("VID009", "VID011") for finding in own):
-        return own
+        return None, own
     steps = _steps(facts.root.path / item.path) if level == "deep" else None
     rules = RULES if steps is None else (*RULES, *DEEP_RULES)
-    return own + applied(rules, Video(facts, item, probe, steps), item.path)
+    return probe, own + applied(rules, Video(facts, item, probe, steps), item.path)
+
+
+def check_alike(facts: Facts, item: Needed, probe: VideoFacts, first: VideoFacts) -> Iterator[Finding]:
+    """LER057 and LER058: a camera's files among themselves, where the dataset declares nothing."""
+    video = Video(facts, item, probe)
+    if probe.codec != first.codec and video.declared("video.codec") is None:
+        message = f"{probe.codec}; the first file of {item.camera} is {first.codec}"
+        yield found("LER058", item.path, message, place=item.camera)
+    sizes = (probe.width, probe.height), (first.width, first.height)
+    if sizes[0] != sizes[1] and not isinstance(video.feature.get("shape"), list):
+        message = "{}x{} pixels; the first file of {} has {}x{}".format(*sizes[0], item.camera, *sizes[1])
+        yield found("LER057", item.path, message, place=item.camera)
 
 
 def _steps(path: Path) -> NDArray[np.float64]:

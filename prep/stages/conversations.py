@@ -92,7 +92,7 @@ def _work(run: Run, adopt: Adopt | None) -> Result:
         # A dataset with an id is finished, by this run or by an earlier one.
         if result.dataset_id is not None and not _keep_for_update(workspace, result, run.options):
             if run.options.prune:
-                result.notes.append(payload.prune(workspace))
+                result.notes.append(payload.prune(workspace, quiet=run.options.quiet))
             workspace.clear()
     return result
 
@@ -185,7 +185,8 @@ def _gather_and_publish(job: Job) -> Result:
     result.reused = len(wanted) - len(missing)
     enough = _is_enough(run, gathered, result)
     if not enough or options.download_only:
-        write_table(attempt_path(run.root), job.attempt(), RecordRow)
+        with workspace.held():
+            write_table(attempt_path(run.root), job.attempt(), RecordRow)
     if not enough:
         return result
     if options.download_only:

@@ -8,6 +8,7 @@ move to their names, so that a run that fails leaves a finished dataset as it wa
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prep.container import check_structure
-from prep.errors import FetchError, IncompleteError, PrepError
+from prep.errors import FetchError, IncompleteError, UsageError
 from prep.fetch import UrlFetcher
 from prep.files import disk_errors, free_space, is_partial, link_or_copy, move, sync_folder
 from prep.manifest import STATE, Manifest
@@ -100,7 +101,7 @@ def link_from(workspace: Workspace, other: Path, wanted: set[str]) -> int:
     """Link the payload of another prepared dataset that `wanted` sources name; returns how many."""
     manifest = Manifest.load(other)
     if manifest is None:
-        raise PrepError(f"{other}: has no manifest to reuse.", remedy="Give a finished dataset to --reuse.")
+        raise UsageError(f"{other}: has no manifest to reuse.", remedy="Give a finished dataset to --reuse.")
     linked = 0
     sizes = {row.path: row.size for row in manifest.files()}
     for record in manifest.records():
@@ -302,10 +303,12 @@ def _give(
         link_or_copy(waiting or root / twins[sha256], root / target)
 
 
-def prune(workspace: Workspace) -> str:
-    """Delete the payload that the dataset no longer names; says how much it was."""
+def prune(workspace: Workspace, *, quiet: bool) -> str:
+    """Delete the payload that the dataset no longer names; says how much it is before and after."""
     unused = list(workspace.unused.iterdir()) if workspace.unused.is_dir() else []
     size = sum(path.stat().st_size for path in unused)
+    if unused and not quiet:
+        sys.stderr.write(f"Deleting {len(unused)} unused files, {bytes_text(size)}, of {workspace.root}\n")
     with disk_errors(workspace.unused):
         for path in unused:
             path.unlink()

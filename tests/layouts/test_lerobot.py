@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +26,7 @@ from prep.findings import Finding, Report
 from prep.layouts.lerobot_checks import check_root
 from prep.layouts.lerobot_columns import Series, series
 from tests.layouts.lerobot_defects import SIDE, TOP, frames_of, pictures
-from tests.robots import DROID, LIBERO, PLAIN, edit_json, edit_table, make_root, video_path
+from tests.robots import DROID, LIBERO, PLAIN, edit_json, edit_table, encode, make_root, video_path
 
 
 @pytest.fixture
@@ -172,6 +174,107 @@ def test_pandas_is_not_imported(plain: Path) -> None:
     assert done.stdout.strip() == "False"
 
 
+def test_a_sample_of_the_videos_is_named_as_one(plain: Path) -> None:
+    for camera in PLAIN.cameras:
+        for file in range(2):
+            video_path(plain, camera, file).write_bytes(f"no video {camera} {file}".encode())
+    report = Report("tree")
+    report.extend(check_root(plain, sample=2, seed=3, report=report))
+    assert sum(group.count for group in report.ordered()) == 2
+    assert report.not_checked[0] == {"what": "4 of 6 videos", "why": "sampled 2 of 6, seed 3"}
+
+
+def test_a_folder_that_datasets_saved_is_refused_by_name(tmp_path: Path) -> None:
+    Dataset.from_dict({"index": [0, 1]}).save_to_disk(tmp_path / "train")
+    for folder in (tmp_path, tmp_path / "train"):
+        (finding,) = found_in(folder)
+        assert (finding.code, "load_from_disk" in finding.remedy) == ("LAY001", True)
+
+
+# --- other forms of clean trees ----------------------------------------------------------
+
+
+def test_metadata_in_several_chunks_is_joined_by_full_path(tmp_path: Path) -> None:
+    # Two files of one name in two chunks, as a table of thousands of files has them.
+    root = make_root(tmp_path / "tree", replace(PLAIN, meta_files=(4, 2)))
+    folder = root / "meta/episodes"
+    (folder / "chunk-001").mkdir()
+    second = (folder / "chunk-000/file-001.parquet").rename(folder / "chunk-001/file-000.parquet")
+    for column, value in (("chunk_index", 1), ("file_index", 0)):
+        name = f"meta/episodes/{column}"
+        edit_table(
+            second,
+            lambda table, name=name, value=value: table.set_column(
+                table.column_names.index(name), name, pa.array([value] * table.num_rows)
+            ),
+        )
+    assert found_in(root) == []
+
+
+def test_pictures_texts_flags_and_matrices_are_borne(tmp_path: Path) -> None:
+    root = make_root(tmp_path / "tree", replace(PLAIN, cameras=(), packing=()))
+    picture = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    added = {
+        "observation.images.still": (
+            {"dtype": "image", "shape": [4, 4, 3]},
+            [{"bytes": b"x", "path": "x"}],
+            picture,
+        ),
+        "language": ({"dtype": "string", "shape": [1]}, ["go"], pa.string()),
+        "next.done": ({"dtype": "bool", "shape": [1]}, [False], pa.bool_()),
+        "pose": (
+            {"dtype": "float64", "shape": [2, 2]},
+            [[[0.0, 1.0], [2.0, 3.0]]],
+            pa.list_(pa.list_(pa.float64())),
+        ),
+    }
+    for file in range(3):
+        for name, (_, cell, kind) in added.items():
+            edit_table(
+                root / f"data/chunk-000/file-{file:03d}.parquet",
+                lambda table, name=name, cell=cell, kind=kind: table.append_column(
+                    name, pa.array(cell * table.num_rows, kind)
+                ),
+            )
+    declared = {name: feature | {"names": None} for name, (feature, _, _) in added.items()}
+    edit_json(root / "meta/info.json", lambda info: info["features"].update(declared))
+    values = {"observation.images.still": [[[0.1]]] * 3, "next.done": [0.0], "pose": [[0.0, 1.0], [2.0, 3.0]]}
+    measures = {name: dict.fromkeys(("min", "max", "mean", "std"), value) for name, value in values.items()}
+    edit_json(root / "meta/stats.json", lambda statistics: statistics.update(measures))
+    # The matrix is the same in every row; nothing else is found.
+    assert codes(root) == {"LER053": 1}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=9),
+    fps=st.sampled_from([1, 5, 10, 15, 20, 24, 25, 30, 50, 60, 120]),
+    cuts=st.lists(st.integers(1, 8), max_size=3),
+    fixed=st.booleans(),
+)
+def test_clean_trees_of_any_lengths_give_nothing(
+    lengths: list[int], fps: int, cuts: list[int], fixed: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    edges = sorted({0, len(lengths), *(cut for cut in cuts if cut < len(lengths))})
+    files = tuple(end - start for start, end in itertools.pairwise(edges))
+    shape = replace(
+        PLAIN,
+        cameras=(),
+        packing=(),
+        lengths=tuple(lengths),
+        data_files=files,
+        meta_files=files,
+        fps=fps,
+        fixed_lists=fixed,
+        tasks=PLAIN.tasks[: len(lengths)],
+    )
+    report = Report("tree")
+    report.extend(check_root(make_root(tmp_path_factory.mktemp("any") / "tree", shape), report=report))
+    # A dataset of one frame has nothing that could change.
+    assert report.ordered() == []
+    assert report.checked["frames"] == sum(lengths)
+
+
 # --- single rules ------------------------------------------------------------------------
 
 
@@ -195,6 +298,22 @@ def test_a_video_shorter_than_its_windows(plain: Path) -> None:
         output.mux(stream.encode(None))
     assert set(codes(plain)) & {"LER061", "LER062"} == {"LER061"}
     assert set(codes(plain, level="deep")) & {"LER061", "LER062"} == {"LER062"}
+
+
+def test_files_of_one_camera_are_compared_where_nothing_is_declared(plain: Path) -> None:
+    def forget(info: dict[str, Any]) -> None:
+        info["features"][SIDE].pop("info")
+
+    edit_json(plain / "meta/info.json", forget)
+    assert codes(plain) == {}
+    encode(video_path(plain, SIDE, 1), pictures(SIDE, frames_of(2, 3, 4, 5)), rate=10, codec="mpeg4")
+    (finding,) = found_in(plain)
+    assert (finding.code, finding.path) == ("LER058", f"videos/{SIDE}/chunk-000/file-001.mp4")
+
+
+def test_a_link_that_leads_back_is_not_followed_for_ever(plain: Path) -> None:
+    (plain / "videos/again").symlink_to(plain / "videos")
+    assert set(codes(plain, level="quick")) == {"LER043"}
 
 
 def test_windows_may_stand_in_any_order_in_the_table(tmp_path: Path) -> None:

@@ -102,9 +102,12 @@ def test_nothing_moves_once_the_lock_is_lost(workspace: Workspace) -> None:
     assert workspace.stored(sha256(1)).exists()
 
 
-def test_pruning_says_how_much(workspace: Workspace) -> None:
+def test_pruning_says_how_much_before_and_after(
+    workspace: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
     fetch(workspace, 1, 2, 3)
     arrange(workspace, {"media/a": 1})
-    assert prune(workspace) == "pruned 2 unused files, 2 B"
+    assert prune(workspace, quiet=False) == "pruned 2 unused files, 2 B"
+    assert capsys.readouterr().err == f"Deleting 2 unused files, 2 B, of {workspace.root}\n"
     assert unused(workspace) == []
     assert tree(workspace) == {"media/a": 1}

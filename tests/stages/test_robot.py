@@ -124,7 +124,7 @@ def test_the_environment_may_name_the_tree(
 def test_a_variable_that_names_no_tree_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bridge").mkdir()
     monkeypatch.setenv("DATASET_PATH", str(tmp_path / "bridge"))
-    with pytest.raises(UsageError, match="^DATASET_PATH: "):
+    with pytest.raises(UsageError, match=r"^DATASET_PATH: "):
         run(tmp_path / "data")
 
 
