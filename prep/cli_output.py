@@ -38,14 +38,15 @@ def print_results(results: Sequence[Result], output: str) -> None:
     for result in results:
         _table(result.name, _facts(result))
         for finding in result.findings:
-            click.echo(f"  {finding.severity} {finding.code} {finding.at()}: {finding.message}", err=True)
+            label = f"  {finding.severity} {finding.code} "
+            click.echo(_wrapped(label, f"{finding.at()}: {finding.message}", indent=8), err=True)
         _print_failed(result)
         for note in result.notes:
             click.echo(_wrapped("  note: ", note), err=True)
         if result.message:
-            click.echo(f"  {result.message}", err=True)
+            click.echo(_wrapped("  ", result.message), err=True)
         if result.remedy:
-            click.echo(f"  next: {result.remedy}", err=True)
+            click.echo(_wrapped("  next: ", result.remedy), err=True)
 
 
 def _facts(result: Result) -> list[tuple[str, str]]:
@@ -79,13 +80,13 @@ def _payload(result: Result) -> list[tuple[str, str]]:
     ]
 
 
-def _wrapped(label: str, text: str) -> str:
+def _wrapped(label: str, text: str, indent: int | None = None) -> str:
     """A line for people, broken at the terminal's width and indented below its label."""
     width = max(shutil.get_terminal_size().columns, 60)
     return textwrap.fill(
         f"{label}{text}",
         width,
-        subsequent_indent=" " * len(label),
+        subsequent_indent=" " * (len(label) if indent is None else indent),
         break_long_words=False,
         break_on_hyphens=False,
     )

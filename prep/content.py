@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from prep.files import sha256_of
+from prep.files import sha256_of, size_of
 from prep.findings import PLACES_KEPT, Finding, found
 from prep.layouts.conversations_turns import IMAGES
 from prep.layouts.repeats import repeated_positions
@@ -26,34 +25,37 @@ _NAMED = 5
 
 @dataclass(slots=True)
 class Digests:
-    """The sha256 that a manifest states for each path: two flat arrays, 40 bytes a file."""
+    """The sha256 and size that a manifest states for each path: flat arrays, 48 bytes a file."""
 
     paths: Any
     values: Any
+    sizes: Any
 
     @classmethod
     def of(cls, proof: Proof | None) -> Digests:
         """The stated digests of a manifest; none without one."""
         import numpy as np
 
-        paths, values = array("q"), bytearray()
-        for names, digests in proof.columns("files", "path", "sha256") if proof else ():
-            for name, digest in zip(names, digests, strict=True):
+        paths, sizes, values = array("q"), array("q"), bytearray()
+        for columns in proof.columns("files", "path", "size", "sha256") if proof else ():
+            for name, size, digest in zip(*columns, strict=True):
                 if digest:
                     paths.append(hash(name))
+                    sizes.append(size)
                     values += bytes.fromhex(digest)
-        hashes = np.frombuffer(paths, np.int64) if paths else np.empty(0, np.int64)
+        hashes = np.array(paths, np.int64)
         order = np.argsort(hashes)
-        return cls(hashes[order], np.frombuffer(bytes(values), np.uint8).reshape(-1, 32)[order])
+        digests = np.frombuffer(bytes(values), np.uint8).reshape(-1, 32)
+        return cls(hashes[order], digests[order], np.array(sizes, np.int64)[order])
 
-    def get(self, path: str) -> str | None:
-        """The stated sha256 of a path, 64 hex digits."""
+    def get(self, path: str) -> tuple[str, int] | None:
+        """The stated sha256 of a path, 64 hex digits, and its size in bytes."""
         import numpy as np
 
         at = int(np.searchsorted(self.paths, hash(path)))
         if at == len(self.paths) or self.paths[at] != hash(path):
             return None
-        return bytes(self.values[at]).hex()
+        return bytes(self.values[at]).hex(), int(self.sizes[at])
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +138,9 @@ def _hashed(work: Work, path: str, outcome: _Outcome) -> Iterator[Finding]:
     except OSError as error:
         yield found("FIL014", path, f"{error.strerror or error}")
         return
-    # A file of another size is FIL003's: one fault, one finding.
-    if stated and stated != outcome.digest and not _size_differs(work, path):
-        yield found("FIL004", path, f"the sha256 is {outcome.digest}; the manifest states {stated}")
-
-
-def _size_differs(work: Work, path: str) -> bool:
-    return os.path.getsize(work.root / path) == 0  # noqa: PTH202 - FIL002 has said so
+    # A file of another size is FIL003's, an empty one FIL002's: one fault, one finding.
+    if stated and stated[0] != outcome.digest and stated[1] == size_of(work.root / path):
+        yield found("FIL004", path, f"the sha256 is {outcome.digest}; the manifest states {stated[0]}")
 
 
 def check_same_content(pairs: Callable[[], Iterator[tuple[str, str]]]) -> Iterator[Finding]:

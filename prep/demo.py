@@ -16,6 +16,7 @@ from pathlib import Path
 
 import click
 
+from prep import demo_robot
 from prep.errors import UsageError
 from prep.loopback import Fault, FaultKind, LoopbackHub
 from prep.show import show
@@ -53,6 +54,7 @@ def run(directory: Path | None) -> int:
     click.echo(show(folder / "data" / "videophy2_val", 0, png=folder / "sample.png"))
     _say(f"5. prep env {folder / 'data'} --for videophy2_sft_nano")
     _env(folder / "data")
+    status = demo_robot.run(folder) or status
     _say("The real thing: prep videophy2 --split val --limit 20")
     return status or max(result.exit_status for result in results)
 

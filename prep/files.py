@@ -26,6 +26,7 @@ __all__ = [
     "move",
     "resolve_below",
     "sha256_of",
+    "size_of",
     "sync_folder",
     "write_whole",
 ]
@@ -58,6 +59,14 @@ def sha256_of(path: Path) -> str:
     """The sha256 of a file's bytes, 64 hex digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def size_of(path: Path) -> int | None:
+    """A file's size in bytes; None where it is not to be had."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
 
 
 def sync_folder(folder: Path) -> None:

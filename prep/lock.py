@@ -113,7 +113,9 @@ class Lock:
         except FileExistsError:
             return self.is_ours()  # a network file system may report its own success so
         except FileNotFoundError:
-            return False  # a holder that clears up removed what we prepared
+            # A holder that clears up removed what we prepared, and maybe the folder around it.
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            return False
         except OSError as error:
             if error.errno not in _NO_HARD_LINKS:
                 raise

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from prep import schemas
 from prep.errors import PrepError
-from prep.files import write_whole
+from prep.files import size_of, write_whole
 from prep.table_digest import TableDigest
 
 if TYPE_CHECKING:
@@ -33,9 +33,11 @@ __all__ = [
     "Known",
     "Manifest",
     "RecordRow",
+    "column_names",
     "read_rows",
     "rows_digest",
     "short_id",
+    "tables_digest",
     "write_table",
 ]
 
@@ -91,11 +93,16 @@ _COLUMNS: Mapping[type, Mapping[str, str]] = {
 }
 
 
+def column_names(row_type: type) -> tuple[str, ...]:
+    """The columns of a table, in order."""
+    return tuple(item.name for item in fields(row_type))
+
+
 def _arrow_schema(row_type: type) -> pa.Schema:
     import pyarrow as pa
 
     numbers = _COLUMNS[row_type]
-    return pa.schema([(item.name, numbers.get(item.name, "string")) for item in fields(row_type)])
+    return pa.schema([(name, numbers.get(name, "string")) for name in column_names(row_type)])
 
 
 def rows_digest(rows: Sequence[FileRow | RecordRow], row_type: type) -> str:
@@ -104,6 +111,11 @@ def rows_digest(rows: Sequence[FileRow | RecordRow], row_type: type) -> str:
     digest = TableDigest(schema.names)
     digest.update(_columns(rows, schema))
     return digest.hexdigest()
+
+
+def tables_digest(files: str, records: str) -> str:
+    """The digest that a dataset goes by, from those over the rows of its two tables; 64 hex digits each."""
+    return hashlib.sha256(f"{files}\n{records}\n".encode()).hexdigest()
 
 
 def write_table(path: Path, rows: Sequence[FileRow | RecordRow], row_type: type) -> None:
@@ -204,11 +216,10 @@ class Manifest:
             "files": {"path": FILES_TABLE, "rows": len(files), "sha256": digests[0]},
             "records": {"path": RECORDS_TABLE, "rows": len(records), "sha256": digests[1]},
         }
-        both = f"{tables['files']['sha256']}\n{tables['records']['sha256']}\n"
         document = {
             "schema": SCHEMA,
             **facts,
-            "dataset_id": f"{facts['name']}@{hashlib.sha256(both.encode()).hexdigest()}",
+            "dataset_id": f"{facts['name']}@{tables_digest(*digests)}",
             "tables": tables,
         }
         write_whole(root / MANIFEST, json.dumps(document, indent=2, sort_keys=True).encode() + b"\n")
@@ -229,11 +240,4 @@ class Manifest:
 
     def damaged_files(self, files: Iterable[FileRow]) -> list[FileRow]:
         """The files that are missing or of another size; costs one stat each."""
-        return [row for row in files if _size(self.root / row.path) != row.size]
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
+        return [row for row in files if size_of(self.root / row.path) != row.size]

@@ -54,7 +54,8 @@ class Part:
     def restart(self) -> None:
         """Forget every byte."""
         with disk_errors(self.path):
-            if os.fstat(self._file.fileno()).st_size:
+            # Bytes that were written may still wait in memory, where the file on the disk has none.
+            if self.size or os.fstat(self._file.fileno()).st_size:
                 self._file.seek(0)
                 self._file.truncate()
         dropped, self.size, self.head = self.size, 0, b""

@@ -6,7 +6,7 @@ import hashlib
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from prep import schemas
 from prep.documents import BrokenDocumentError, parse
+from prep.files import size_of
 from prep.findings import Finding, found
-from prep.manifest import MANIFEST, SCHEMA
+from prep.manifest import MANIFEST, SCHEMA, FileRow, RecordRow, column_names, tables_digest
 from prep.recipe import canonical_json
 from prep.table_digest import TableDigest
 
@@ -32,21 +33,7 @@ __all__ = [
     "table_digest",
 ]
 
-TABLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "files": ("path", "size", "sha256", "known", "role"),
-    "records": (
-        "row",
-        "id",
-        "split",
-        "status",
-        "reason",
-        "detail",
-        "source",
-        "media",
-        "media_sha256",
-        "sha256",
-    ),
-}
+_TABLES: Final = {"files": column_names(FileRow), "records": column_names(RecordRow)}
 _BATCH: Final = 1 << 16
 
 Emit = Callable[[Finding], None]
@@ -139,10 +126,10 @@ def _check_tables(proof: Proof) -> Iterator[Finding]:
     import pyarrow as pa
 
     # Arrow and sha256 release the lock, so that the two tables take the time of one.
-    with ThreadPoolExecutor(len(TABLES)) as threads:
+    with ThreadPoolExecutor(len(_TABLES)) as threads:
         digests = {
             table: threads.submit(table_digest, proof.root / _table_path(proof, table), columns)
-            for table, columns in TABLES.items()
+            for table, columns in _TABLES.items()
         }
     for table, computed in digests.items():
         entry = proof.part("tables").get(table)
@@ -164,8 +151,9 @@ def _check_tables(proof: Proof) -> Iterator[Finding]:
 
 def _check_identity(proof: Proof) -> Iterator[Finding]:
     tables = proof.part("tables")
-    stated = [tables[name].get("sha256") if isinstance(tables.get(name), dict) else None for name in TABLES]
-    digest = hashlib.sha256("".join(f"{part}\n" for part in stated).encode()).hexdigest()
+    entries = (tables.get(name) for name in ("files", "records"))
+    stated = [str(entry.get("sha256") or "") if isinstance(entry, dict) else "" for entry in entries]
+    digest = tables_digest(*stated)
     given = proof.dataset_id
     if given is not None and all(stated) and given.rpartition("@")[2] != digest:
         yield found("MAN001", MANIFEST, f"its id is {given}; its tables give …@{digest}", place="/dataset_id")
@@ -264,7 +252,7 @@ def check_sizes(proof: Proof, seen: array[int], sizes: array[int], emit: Emit) -
         for at in np.flatnonzero(~agrees).tolist():
             if leaves(paths[at]):
                 continue
-            size = int(actual[at]) if was_seen[at] else _size(proof.root / paths[at])
+            size = int(actual[at]) if was_seen[at] else size_of(proof.root / paths[at])
             _compare(paths[at], size, stated[at], how[at], emit)
     return listed, external
 
@@ -292,10 +280,3 @@ def _compare(path: str, size: int | None, stated: int, how: str, emit: Emit) -> 
         emit(found("FIL005", path, f"there is no such file{what}; the manifest lists it with {stated} bytes"))
     elif size != stated:
         emit(found("FIL003", path, f"{size} bytes; the manifest states {stated}"))
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None

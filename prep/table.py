@@ -202,7 +202,6 @@ def open_table(
     `on_bad_bytes` is what becomes of a used field that is not UTF-8: "fail" gives the row a
     problem, "replace" puts U+FFFD exactly where `bytes.decode(errors="replace")` would. `name` is
     what messages call the file, where the path is of no use to others; the path if None.
-    `name` is what the problems of rows call the file (default: its path).
 
     Raises `PrepError` for a file that is empty or no CSV, a used column that is missing or there
     twice, and an unclosed quote; `IncompleteError` where the file cannot be read.

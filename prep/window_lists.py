@@ -58,7 +58,7 @@ class Found:
 
 
 def open_index(directory: Path, name: str | None = None) -> Found:
-    """Open the index of a prepared dataset; `name` is its file, or the beginning of its file's name.
+    """Open the index of a prepared dataset; `name` is its file's name, or the beginning of it.
 
     Raises UsageError if there is none, or several and no name; PrepError if its inputs changed.
     """
@@ -66,12 +66,15 @@ def open_index(directory: Path, name: str | None = None) -> Found:
     if directory.is_file():
         return Found(directory, WindowIndex.open(directory, inputs_below=directory.parent.parent))
     names = sorted(path.name for path in folder.glob("*.arrow")) if folder.is_dir() else []
-    matching = [each for each in names if name is None or each.startswith(name)]
+    exact = [each for each in names if name in (each, each.removesuffix(".arrow"))]
+    matching = exact or [each for each in names if name is None or each.startswith(name)]
     if len(matching) != 1:
-        wanted = f" that begins with {name!r}" if name else ""
+        wanted = f" whose names begin with {name!r}" if name else ""
         raise UsageError(
-            f"{directory} has {len(matching)} window indices{wanted}.",
-            remedy=f"Name one with --index: {', '.join(names) or 'there is none yet'}.",
+            f"{directory} has {len(matching) or 'no'} window indices{wanted}.",
+            remedy=f"Name one with --index: {', '.join(names)}."
+            if names
+            else "There is none yet: run the prepare command first.",
         )
     path = folder / matching[0]
     return Found(path, WindowIndex.open(path, inputs_below=directory))

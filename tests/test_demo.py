@@ -12,12 +12,15 @@ import pytest
 
 import prep as library
 from prep.demo import run
+from prep.keep_ranges import UPSTREAM_PREFIX
 from prep.manifest import short_id
+from prep.window_lists import open_index
 from tests.commands import PROJECT, prep
 from tests.runs import digests
 
 ID = r"videophy2_[a-z]+@[0-9a-f]{12}"
 STEPS = ("1. A raw world", "2. prep videophy2", "3. prep validate", "4. prep show", "5. prep env")
+ROBOT_STEPS = ("6. A robot tree", "7. prep droid", "8. prep validate", "9. prep windows", "10. prep env")
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +78,7 @@ def test_another_folder_gets_the_same_dataset(
     assert run(tmp_path / "another folder") == 0
     assert os.environ["HF_ENDPOINT"] == "http://before"
     assert "HF_HOME" not in os.environ
-    for name in ("videophy2_train", "videophy2_val"):
+    for name in ("videophy2_train", "videophy2_val", "droid_plus_lerobot_320x180_20260406"):
         first, second = (
             dataset_id(root / "data" / name) for root in (world / "prep-demo", tmp_path / "another folder")
         )
@@ -104,3 +107,24 @@ def test_the_pages_show_the_ids_that_the_demo_gets(world: Path, tmp_path: Path) 
 def dataset_id(directory: Path) -> str:
     document = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
     return str(document["dataset_id"])
+
+
+def test_the_robot_tree_is_indexed_with_its_split_episodes(world: Path) -> None:
+    directory = world / "prep-demo" / "data" / "droid_plus_lerobot_320x180_20260406"
+    index = open_index(directory, "droid_policy-train").index
+    episodes = index.spans["episode_index"].tolist()
+    assert max(episodes.count(each) for each in episodes) == 2
+    (written,) = (directory / "filters").iterdir()
+    assert all(key.startswith(UPSTREAM_PREFIX) for key in json.loads(written.read_text()))
+    said, shown = (world / "err.txt").read_text(), (world / "out.txt").read_text()
+    places = [said.index(f"\n{step}") for step in ROBOT_STEPS]
+    assert places == sorted(places)
+    assert "frame" in shown
+    assert f"filter_dict_path={directory}/filters/" in shown
+
+
+def test_the_robot_tree_is_clean_to_the_last_frame(world: Path) -> None:
+    prepared = world / "prep-demo/data/droid_plus_lerobot_320x180_20260406"
+    assert library.validate(prepared, level="deep").ordered() == []
+    by_itself = library.validate(world / "prep-demo/raw/droid", level="deep")
+    assert [group.code for group in by_itself.ordered()] == ["MAN004"]

@@ -13,7 +13,9 @@ import pytest
 from prep import recipe
 from prep.environment import env
 from prep.errors import PrepError, UsageError
+from prep.robots import RobotOptions, prepare_robots
 from tests.commands import prep
+from tests.robot_trees import droid_tree, episode_id, keep, run
 from tests.trees import edit_json, make_tree, prove
 
 NAMES = [
@@ -180,3 +182,90 @@ def test_nothing_is_written(tmp_path: Path) -> None:
     env(tree)
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
     shutil.rmtree(tree)
+
+
+# --- robot datasets ------------------------------------------------------------------------
+
+
+def robot(out: Path, recipe_name: str = "droid_policy", *, ranges: list[int] | None = None) -> Path:
+    """A prepared DROID dataset below `out`; `ranges` is what a filter keeps of each episode."""
+    if not (out.parent / "tree").exists():
+        droid_tree(out.parent / "tree")
+    path = None
+    if ranges is not None:
+        named = {episode_id(number): [ranges] for number in range(40)}
+        path = str(keep(out.parent / "keep.json", named))
+    return run(out, recipe_name, root=out.parent / "tree", keep_ranges=path).root
+
+
+@pytest.mark.parametrize("name", ["droid_policy", "droid_forward_dynamics"])
+def test_the_overrides_turn_the_very_filter_on(name: str, tmp_path: Path) -> None:
+    root = robot(tmp_path / "data", name, ranges=[0, 90])
+    consumer = {"droid_policy": "action_policy_droid_nano"}.get(name, "action_fd_droid_posttrain")
+    found = env(tmp_path / "data", consumer=consumer)
+    assert found.variables["DATASET_PATH"] == str(root)
+    first, second = found.variables["EXTRA_TAIL_OVERRIDES"].split(" ")
+    start = "dataloader_train.dataloader.datasets.droid.dataset."
+    assert first == f"{start}use_filter_dict=True"
+    path = Path(second.removeprefix(f"{start}filter_dict_path="))
+    assert path.parent == root / "filters"
+    assert len(json.loads(path.read_text())) == 40
+    assert evaluated(found.text("shell"), "EXTRA_TAIL_OVERRIDES", tmp_path).decode() == f"{first} {second}"
+    assert evaluated(found.text("dotenv"), "EXTRA_TAIL_OVERRIDES", tmp_path, dotenv=True)
+
+
+def test_without_a_filter_nothing_is_overridden(tmp_path: Path) -> None:
+    root = robot(tmp_path / "data")
+    found = env(root)
+    assert "EXTRA_TAIL_OVERRIDES" not in found.variables
+    assert found.variables["DROID_ROOT"] == str(root)
+
+
+def test_an_unfiltered_index_beside_the_filtered_one_changes_nothing(tmp_path: Path) -> None:
+    robot(tmp_path / "data", ranges=[0, 90])
+    robot(tmp_path / "data")
+    assert "EXTRA_TAIL_OVERRIDES" in env(tmp_path / "data").variables
+
+
+@pytest.mark.parametrize("name", ["with space", "a,b", "a{b}", "Übung", "it's"])
+def test_a_path_that_an_override_cannot_hold_is_refused(name: str, tmp_path: Path) -> None:
+    out = tmp_path / name / "data"
+    out.parent.mkdir()
+    robot(out, ranges=[0, 90])
+    with pytest.raises(UsageError, match="launcher") as error:
+        env(out)
+    assert error.value.remedy
+
+
+def test_two_recipes_over_one_dataset_have_each_its_own_filter(tmp_path: Path) -> None:
+    robot(tmp_path / "data", ranges=[0, 90])
+    robot(tmp_path / "data", "droid_forward_dynamics", ranges=[0, 80])
+    paths = {
+        env(tmp_path / "data", consumer=consumer).variables["EXTRA_TAIL_OVERRIDES"]
+        for consumer in ("action_policy_droid_nano", "action_fd_droid_posttrain")
+    }
+    assert len(paths) == 2
+    both = env(tmp_path / "data")
+    assert "EXTRA_TAIL_OVERRIDES" not in both.variables
+    assert any("name one with --for" in remark for remark in both.remarks)
+
+
+def test_two_recipes_with_one_filter_agree(tmp_path: Path) -> None:
+    robot(tmp_path / "data", ranges=[0, 90])
+    robot(tmp_path / "data", "droid_forward_dynamics", ranges=[0, 90])
+    assert "EXTRA_TAIL_OVERRIDES" in env(tmp_path / "data").variables
+
+
+def test_a_suite_and_the_folder_above_the_suites(tmp_path: Path) -> None:
+    for suite in ("libero_spatial", "libero_object", "libero_goal", "libero_10"):
+        droid_tree(tmp_path / "all" / suite, "flat", fps=20, files=False)
+    prepare_robots("libero_all", tmp_path / "data", options=RobotOptions(root=tmp_path / "all"))
+    run(tmp_path / "data", "libero_10", root=tmp_path / "all")
+    parent = tmp_path / "data" / "LIBERO_LeRobot_v3"
+    for consumer, value in (
+        ("action_policy_libero_10_nano", parent / "libero_10"),
+        ("action_policy_libero_all_nano", parent),
+    ):
+        assert env(tmp_path / "data", consumer=consumer).variables["LIBERO_ROOT"] == str(value)
+    with pytest.raises(UsageError, match="Two datasets would set LIBERO_ROOT"):
+        env(tmp_path / "data")

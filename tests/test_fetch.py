@@ -340,16 +340,19 @@ def test_a_cut_body_is_resumed(hub: LoopbackHub, part: Path) -> None:
     assert min(growth) > 0
 
 
-def test_a_server_without_ranges_starts_anew(hub: LoopbackHub, part: Path) -> None:
+@pytest.mark.parametrize("size", [100, 3_000, 100_000])
+def test_a_server_without_ranges_starts_anew(hub: LoopbackHub, part: Path, size: int) -> None:
+    """Of a short body nothing has left the process when it is cut."""
     url = hub.add_file(NAME, MEDIA)
     hub.faults.set("", Fault(FaultKind.NO_RANGE))
-    hub.faults.set(NAME, Fault(FaultKind.CUT, after_bytes=100_000), times=1)
+    hub.faults.set(NAME, Fault(FaultKind.CUT, after_bytes=size), times=1)
     growth: list[int] = []
     with UrlFetcher(backoff=0.01) as fetcher:
         got = fetcher.fetch(url, part, on_bytes=growth.append)
     assert (got.sha256, got.resumed) == (SHA256, False)
+    assert part.read_bytes() == MEDIA
     assert [record.status for record in hub.requests] == [200, 200]
-    assert min(growth) == -100_000
+    assert min(growth) == -size
     assert sum(growth) == len(MEDIA)
 
 

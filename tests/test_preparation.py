@@ -235,6 +235,28 @@ def serve_own(world: World, rows: Mapping[str, tuple[str, str]]) -> Path:
 GOOD = {"take 1.mp4": ("What falls?", "A “red” ball."), "b/2.mp4": ("And then?", "It bounces,\ntwice.")}
 
 
+def test_a_manifest_does_not_grow_with_the_answers(world: World) -> None:
+    rows = [["take 1.mp4", "What falls?", f"{number:03d} " + "A red ball. " * 300] for number in range(300)]
+    recipe = serve_own(world, GOOD)
+    (recipe.parent / "clips.csv").write_bytes(csv_bytes(rows, ("file", "question", "answer")))
+    (result,) = prep.prepare(recipe, world.out)
+    assert (result.outcome, result.kept) == ("complete", 300)
+    assert result.consumption == {"samples": 300, "dropped": {}}
+    assert (world.out / "my_dev" / "manifest.json").stat().st_size < 10_000
+
+
+def test_a_manifest_of_a_wide_scale_does_not_grow_either(world: World) -> None:
+    rows = [["take 1.mp4", "How many?", f"{number}"] for number in range(1_001)]
+    recipe = serve_own(world, GOOD)
+    scale = 'kind = "integer"\nminimum = 0\nmaximum = 1000000'
+    recipe.write_text(OWN.replace('kind = "text"', scale))
+    (recipe.parent / "clips.csv").write_bytes(csv_bytes(rows, ("file", "question", "answer")))
+    (all_told,) = prep.prepare(recipe, world.out / "1000", options=Options(limit=1_000))
+    (none_told,) = prep.prepare(recipe, world.out / "1001")
+    assert len(all_told.consumption["answers"]) == 1_000
+    assert none_told.consumption == {"samples": 1_001, "dropped": {}}
+
+
 @pytest.mark.parametrize("offline", [False, True])
 def test_an_own_table_is_prepared_and_read_back(world: World, offline: bool) -> None:
     recipe = serve_own(world, GOOD)

@@ -118,6 +118,14 @@ def test_size_against_the_manifest(proved: Path) -> None:
     assert group.findings[0].message == f"{size} bytes; the manifest states {size - 8}"
 
 
+@pytest.mark.parametrize("name", [MEDIA, TEXT])
+def test_another_size_is_told_once_and_not_by_its_hash_too(proved: Path, name: str) -> None:
+    with (proved / name).open("ab") as file:
+        file.write(b"\n")
+    report = validate(proved, level="deep", select=["FIL003", "FIL004"])
+    assert [(group.code, group.count) for group in report.ordered()] == [("FIL003", 1)]
+
+
 def test_same_size_and_other_bytes_need_a_hash(proved: Path) -> None:
     (proved / MEDIA).write_bytes(clip_bytes(77))
     assert codes(validate(proved)) == []

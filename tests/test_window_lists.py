@@ -179,9 +179,11 @@ def test_an_index_is_opened_by_the_beginning_of_its_name(tmp_path: Path) -> None
         "a-val-c4.arrow",
         "b-train-c4.arrow",
     ]
-    for name, count in (("a", 2), (None, 3), ("c", 0)):
+    found(chunk=8).index.save(tmp_path / "windows" / "b-train-c4-filtered.arrow")
+    assert open_index(tmp_path, "b-train-c4").path.name == "b-train-c4.arrow"
+    for name, count in (("a", 2), ("b", 2), (None, 4), ("c", "no")):
         with pytest.raises(UsageError, match=f"{count} window indices") as error:
             open_index(tmp_path, name)
         assert "b-train-c4.arrow" in error.value.remedy
-    with pytest.raises(UsageError, match="none yet"):
+    with pytest.raises(UsageError, match="no window indices"):
         open_index(tmp_path / "elsewhere")

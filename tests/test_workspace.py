@@ -181,6 +181,28 @@ def test_locks_in_turn_never_overlap(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_one_that_waits_outlives_the_folder_of_a_run_that_was_refused(tmp_path: Path) -> None:
+    """Such a run takes its folder away when it ends."""
+    root = tmp_path / "dataset"
+    got: list[bool] = []
+
+    def wait() -> None:
+        with Workspace(root, wait=True, cancel=cancel) as workspace:
+            got.append(workspace.lock.is_ours())
+
+    cancel = threading.Event()
+    waiting = threading.Thread(target=wait)
+    with Workspace(root) as refused:
+        waiting.start()
+        refused.clear()
+    for folder in (root / ".prep", root):
+        folder.rmdir()
+    waiting.join(20)
+    cancel.set()
+    waiting.join()
+    assert got == [True]
+
+
 def test_the_heart_beats_and_stops_for_another_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prep.lock, "HEARTBEAT_SECONDS", 0.02)
     lock = Lock(tmp_path / "lock")

@@ -162,6 +162,11 @@ class Answer:
         """The rule as a recipe states it."""
         return cls(**rule)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the answers are those of a scale or a list, not texts of any number and length."""
+        return self.kind != "text"
+
     def text(self, cell: str) -> str:
         """The answer for a cell; raises RejectedAnswerError."""
         value = cell.strip()

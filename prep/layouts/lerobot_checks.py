@@ -14,8 +14,9 @@ from prep.layouts.lerobot import INFO, Root
 from prep.layouts.lerobot_episodes import EPISODE_RULES, TASK_RULES
 from prep.layouts.lerobot_facts import EPISODES, TASKS, THRESHOLDS, Facts, Level, Needed, Reader, gather
 from prep.layouts.lerobot_files import FILE_RULES, check_same_bytes
-from prep.layouts.lerobot_rows import Extremes, check_extremes, check_rows, check_schema
+from prep.layouts.lerobot_rows import check_rows, check_schema
 from prep.layouts.lerobot_structure import INFO_RULES, STATS, STATS_RULES, read_json, refused
+from prep.layouts.lerobot_values import Extremes, check_extremes
 from prep.layouts.lerobot_videos import check_alike, check_file
 from prep.pool import map_threads
 from prep.rules import applied, guarded

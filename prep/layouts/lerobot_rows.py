@@ -1,23 +1,20 @@
 """Checks of the frame tables of a root: each parquet file is read once, column by column.
 
 Memory is that of one column of one file (a file holds some 100 MB at most by the format) and the few
-number columns that tell where an episode stands. Values are looked at in as few passes as can be: the
-least and the greatest tell NaN, infinity, constants and absurd values at once.
+number columns that tell where an episode stands. The values themselves are judged in `lerobot_values`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from prep.findings import Finding, found
-from prep.layouts.lerobot_columns import Series, batches, is_numeric, series, type_findings
-from prep.layouts.lerobot_facts import THRESHOLDS, Facts, Needed, positive
-from prep.layouts.lerobot_structure import STATS, statistics
+from prep.layouts.lerobot_columns import batches, is_numeric, series, type_findings
+from prep.layouts.lerobot_facts import THRESHOLDS, Facts, Needed
+from prep.layouts.lerobot_values import Extremes, Spans, check_cells, check_values, place_of
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -25,44 +22,10 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-__all__ = ["Extremes", "check_extremes", "check_rows", "check_schema"]
+__all__ = ["check_rows", "check_schema"]
 
 _PLACES: Final = ("index", "episode_index", "frame_index", "timestamp", "task_index")
 _FLOAT32_STEP: Final = 2.0**-23
-
-
-@dataclass(slots=True)
-class Extremes:
-    """The least and the greatest value of each feature over all files, each [dimensions]."""
-
-    least: dict[str, NDArray[Any]] = field(default_factory=dict)
-    greatest: dict[str, NDArray[Any]] = field(default_factory=dict)
-    rows: int = 0
-
-    def add(self, name: str, least: NDArray[Any], greatest: NDArray[Any]) -> None:
-        """Take one file's."""
-        before = self.least.get(name)
-        if before is not None and before.shape == least.shape:
-            least, greatest = np.minimum(before, least), np.maximum(self.greatest[name], greatest)
-        self.least[name], self.greatest[name] = least, greatest
-
-
-@dataclass(frozen=True, slots=True)
-class _Spans:
-    """The episodes of one file: positions in the table, first rows in the file, lengths, each [episodes]."""
-
-    positions: Numbers
-    starts: Numbers
-    lengths: Numbers
-
-    @property
-    def frame(self) -> Numbers:
-        """The frame number that each row should have."""
-        return np.arange(int(self.lengths.sum())) - np.repeat(self.starts, self.lengths)
-
-    def at(self, row: int) -> int:
-        """Which span a row is in."""
-        return int(np.searchsorted(self.starts, row, side="right")) - 1
 
 
 def check_schema(facts: Facts) -> Iterator[Finding]:
@@ -102,7 +65,7 @@ def _check_table(facts: Facts, item: Needed, file: pq.ParquetFile, extremes: Ext
     table = file.read(columns=[name for name in _PLACES if name in names])
     places = {name: series(table[name], name) for name in table.column_names}
     for name, column in places.items():
-        yield from _check_cells(item.path, name, column)
+        yield from check_cells(item.path, name, column)
     whole = {
         name: column.values for name, column in places.items() if column.whole and column.values.ndim == 1
     }
@@ -122,23 +85,23 @@ def _check_table(facts: Facts, item: Needed, file: pq.ParquetFile, extremes: Ext
         table = file.read(columns=part)
         for name in part:
             column = series(table[name], name)
-            yield from _check_cells(item.path, name, column, facts.root.features[name])
-            yield from _check_values(facts, item, name, column, spans, extremes)
+            yield from check_cells(item.path, name, column, facts.root.features[name])
+            yield from check_values(facts, item, name, column, spans, extremes)
 
 
-def _expected(facts: Facts, item: Needed) -> _Spans:
+def _expected(facts: Facts, item: Needed) -> Spans:
     """The spans that the episode table promises, in the order of the rows."""
     first = facts.numbers["dataset_from_index"][item.episodes]
     positions = item.episodes[np.argsort(first, kind="stable")]
     lengths = np.maximum(
         facts.numbers["dataset_to_index"][positions] - facts.numbers["dataset_from_index"][positions], 0
     )
-    return _Spans(positions, np.cumsum(lengths) - lengths, lengths)
+    return Spans(positions, np.cumsum(lengths) - lengths, lengths)
 
 
 def _spans(
-    facts: Facts, item: Needed, wanted: _Spans, rows: int, episode: NDArray[Any] | None
-) -> tuple[_Spans | None, list[Finding]]:
+    facts: Facts, item: Needed, wanted: Spans, rows: int, episode: NDArray[Any] | None
+) -> tuple[Spans | None, list[Finding]]:
     """The spans that the file has: the promised ones, or its own runs where it keeps no promise."""
     promised = int(wanted.lengths.sum())
     findings = []
@@ -173,14 +136,14 @@ def _spans(
         findings.append(found("LER047", item.path, message, place=f"episode {foreign[0]}"))
     order = np.argsort(facts.numbers["episode_index"], kind="stable")
     at_table = np.searchsorted(facts.numbers["episode_index"][order], own).clip(max=facts.count - 1)
-    return _Spans(order[at_table], starts, lengths), findings
+    return Spans(order[at_table], starts, lengths), findings
 
 
 # --- where rows stand --------------------------------------------------------------------
 
 
 def _check_places(
-    facts: Facts, item: Needed, spans: _Spans | None, wanted: _Spans, whole: Mapping[str, NDArray[Any]]
+    facts: Facts, item: Needed, spans: Spans | None, wanted: Spans, whole: Mapping[str, NDArray[Any]]
 ) -> Iterator[Finding]:
     yield from _check_index(facts, item, wanted, whole.get("index"))
     if spans is None or not len(spans.starts):
@@ -191,7 +154,7 @@ def _check_places(
     yield from _check_tasks(facts, item, spans, whole.get("task_index"))
 
 
-def _check_index(facts: Facts, item: Needed, wanted: _Spans, index: NDArray[Any] | None) -> Iterator[Finding]:
+def _check_index(facts: Facts, item: Needed, wanted: Spans, index: NDArray[Any] | None) -> Iterator[Finding]:
     """LER046: the row number over the whole dataset."""
     if index is None or not len(index) or not len(wanted.positions):
         return
@@ -203,7 +166,7 @@ def _check_index(facts: Facts, item: Needed, wanted: _Spans, index: NDArray[Any]
 
 
 def _check_frames(
-    facts: Facts, item: Needed, spans: _Spans, frame: Numbers, stated: NDArray[Any] | None
+    facts: Facts, item: Needed, spans: Spans, frame: Numbers, stated: NDArray[Any] | None
 ) -> Iterator[Finding]:
     """LER048: the frame's number in its episode."""
     if stated is not None:
@@ -211,7 +174,7 @@ def _check_frames(
 
 
 def _differs(
-    facts: Facts, item: Needed, code: str, name: str, stated: NDArray[Any], expected: Numbers, spans: _Spans
+    facts: Facts, item: Needed, code: str, name: str, stated: NDArray[Any], expected: Numbers, spans: Spans
 ) -> Iterator[Finding]:
     if np.array_equal(stated, expected):
         return
@@ -219,18 +182,11 @@ def _differs(
     at = int(np.argmax(wrong))
     message = f"row {at} has the {name} {stated[at]}; expected {expected[at]}"
     message += f" ({int(np.count_nonzero(wrong))} of {len(stated)} rows)"
-    yield found(code, item.path, message, place=_place(facts, spans, at))
-
-
-def _place(facts: Facts, spans: _Spans, row: int) -> str:
-    if not len(spans.starts):
-        return f"row {row}"
-    span = spans.at(row)
-    return f"row {row}, {facts.episode(int(spans.positions[span]))}"
+    yield found(code, item.path, message, place=place_of(facts, spans, at))
 
 
 def _check_times(
-    facts: Facts, item: Needed, spans: _Spans, frame: Numbers, times: NDArray[Any] | None
+    facts: Facts, item: Needed, spans: Spans, frame: Numbers, times: NDArray[Any] | None
 ) -> Iterator[Finding]:
     """LER049: a frame's time is its number over the frame rate."""
     if times is None or facts.fps is None:
@@ -245,10 +201,10 @@ def _check_times(
     at = int(np.argmax(wrong))
     message = f"row {at} has the timestamp {times[at]:.6f} s; frame {frame[at]} at {facts.fps:g} a second is"
     message += f" {expected[at]:.6f} s ({int(np.count_nonzero(wrong))} of {len(times)} rows)"
-    yield found("LER049", item.path, message, place=_place(facts, spans, at))
+    yield found("LER049", item.path, message, place=place_of(facts, spans, at))
 
 
-def _check_tasks(facts: Facts, item: Needed, spans: _Spans, tasks: NDArray[Any] | None) -> Iterator[Finding]:
+def _check_tasks(facts: Facts, item: Needed, spans: Spans, tasks: NDArray[Any] | None) -> Iterator[Finding]:
     """LER039 and LER040: the row's task is in the task table, and among its episode's tasks."""
     if tasks is None or facts.tasks is None or not len(tasks):
         return
@@ -256,7 +212,7 @@ def _check_tasks(facts: Facts, item: Needed, spans: _Spans, tasks: NDArray[Any] 
     numbers = range(len(facts.tasks.texts)) if positional else facts.tasks.numbers
     texts = dict(zip(numbers, facts.tasks.texts, strict=True))
     changes = np.concatenate([[0], np.flatnonzero(tasks[1:] != tasks[:-1]) + 1])
-    changes = np.union1d(changes, spans.starts)
+    changes = np.union1d(changes, spans.starts[spans.lengths > 0])
     values, positions = (
         tasks[changes],
         spans.positions[np.searchsorted(spans.starts, changes, side="right") - 1],
@@ -265,7 +221,7 @@ def _check_tasks(facts: Facts, item: Needed, spans: _Spans, tasks: NDArray[Any] 
     if unknown:
         at = unknown[0]
         message = f"row {at} has the task_index {tasks[at]}; the task table has {len(texts)} rows"
-        yield found("LER039", item.path, message, place=_place(facts, spans, at))
+        yield found("LER039", item.path, message, place=place_of(facts, spans, at))
     if facts.task_lists is None:
         return
     other = []
@@ -281,124 +237,5 @@ def _check_tasks(facts: Facts, item: Needed, spans: _Spans, tasks: NDArray[Any] 
     if other:
         at, value, position = other[0]
         message = f"row {at} has the task {value}, {texts[value]!r}; {facts.episode(position)} names"
-        message += f" {sorted(named[position])} ({len(other)} places)"
-        yield found("LER040", item.path, message, place=_place(facts, spans, at))
-
-
-# --- values ------------------------------------------------------------------------------
-
-
-def _check_cells(
-    path: str, name: str, column: Series, feature: Mapping[str, Any] | None = None
-) -> Iterator[Finding]:
-    """LER051 and LER052: empty cells, and vectors of several lengths."""
-    if column.empty:
-        message = f"{name}: {column.empty} cells are empty, the first in row {column.first_empty}"
-        yield found("LER051", path, message, place=f"row {column.first_empty}, {name}")
-    if column.uneven is not None:
-        row, length, usual = column.uneven
-        declared = f"; the shape is {feature['shape']}" if feature and "shape" in feature else ""
-        message = f"{name}: row {row} has {length} values, others have {usual}{declared}"
-        yield found("LER052", path, message, place=f"row {row}, {name}")
-    shape = feature.get("shape") if feature else None
-    if positive(shape) and column.values.ndim == 2 and len(column.values):
-        width = column.values.shape[1]
-        if width != math.prod(shape):
-            message = f"{name}: every row has {width} values; the declared shape is {shape}"
-            yield found("LER052", path, message, place=name)
-
-
-def _check_values(
-    facts: Facts, item: Needed, name: str, column: Series, spans: _Spans | None, extremes: Extremes
-) -> Iterator[Finding]:
-    """LER050, LER054 and LER055: NaN and infinity, values that stand still, absurd values."""
-    values = column.values
-    if not column.whole or not len(values):
-        return
-    least, greatest = column.extremes()
-    if not (np.isfinite(least).all() and np.isfinite(greatest).all()):
-        wrong = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))
-        message = (
-            f"{name}: NaN or infinity in {len(wrong)} of {len(values)} rows, the first is row {wrong[0]}"
-        )
-        yield found("LER050", item.path, message, place=f"row {wrong[0]}, {name}")
-        return
-    limit = THRESHOLDS["absurd_value"]
-    if values.dtype.kind == "f" and (least.min() < -limit or greatest.max() > limit):
-        extreme = greatest.max() if greatest.max() > limit else least.min()
-        row = int(np.argmax((values == extreme).reshape(len(values), -1).any(axis=1)))
-        message = f"{name}: row {row} holds {extreme:g}; beyond {limit:g} it is no measurement"
-        yield found("LER055", item.path, message, place=f"row {row}, {name}")
-        return
-    extremes.add(name, least, greatest)
-    if bool((least == greatest).all()):
-        return  # LER053, if it is so in every file
-    if spans is not None and facts.fps is not None and values.ndim == 2 and values.shape[1] > 1:
-        yield from _check_frozen(facts, item, name, column, spans)
-
-
-def _check_frozen(facts: Facts, item: Needed, name: str, column: Series, spans: _Spans) -> Iterator[Finding]:
-    """LER054: a vector that stays bit by bit the same for a large part of an episode."""
-    assert facts.fps is not None
-    still = column.repeated()
-    if not len(still):
-        return
-    least = max(THRESHOLDS["frozen_seconds"] * facts.fps, 1)
-    first = np.concatenate([[0], np.flatnonzero(np.diff(still) != 1) + 1])
-    rows, frames = still[first], np.diff(np.concatenate([first, [len(still)]])) + 1
-    long = frames >= least
-    runs = zip(rows[long].tolist(), frames[long].tolist(), strict=True)
-    hits = []
-    for row, length in runs:
-        # A run may go over a border; each episode has its own part of it.
-        for span in range(spans.at(row), spans.at(row + length - 1) + 1):
-            start, size = int(spans.starts[span]), int(spans.lengths[span])
-            part = min(row + length, start + size) - max(row, start)
-            if part >= least and part >= THRESHOLDS["frozen_share"] * size:
-                hits.append((max(row, start), part, span))
-    if hits:
-        row, part, span = hits[0]
-        message = (
-            f"{name}: the same values for {part} of {int(spans.lengths[span])} frames ({len(hits)} episodes)"
-        )
-        yield found("LER054", item.path, message, place=_place(facts, spans, row))
-
-
-def check_extremes(facts: Facts, extremes: Extremes) -> Iterator[Finding]:
-    """LER053 and LER018: features that never change, and values that the statistics do not know."""
-    known = statistics(facts)
-    for name, least in extremes.least.items():
-        greatest = extremes.greatest[name]
-        if extremes.rows > 1 and bool((least == greatest).all()):
-            message = f"{name} is {_few(least)} in all {extremes.rows} rows"
-            yield found("LER053", "data", message, place=name)
-        yield from _check_covered(name, least, greatest, known.get(name, {}))
-
-
-def _check_covered(
-    name: str, least: NDArray[Any], greatest: NDArray[Any], measures: Mapping[str, Any]
-) -> Iterator[Finding]:
-    try:
-        low, high = (np.asarray(measures[key], np.float64).ravel() for key in ("min", "max"))
-    except (KeyError, TypeError, ValueError):
-        return  # LER015 to LER017 say what is wrong with them
-    if not low.shape == high.shape == least.ravel().shape or not (
-        np.isfinite(low).all() and np.isfinite(high).all()
-    ):
-        return
-    slack = (
-        THRESHOLDS["statistics_tolerance_share"] * (high - low)
-        + 1e-6 * np.maximum(np.abs(high), np.abs(low))
-        + 1e-9
-    )
-    beyond = np.flatnonzero((least.ravel() < low - slack) | (greatest.ravel() > high + slack))
-    if len(beyond):
-        at = int(beyond[0])
-        message = f"{name}[{at}] runs from {least.ravel()[at]:g} to {greatest.ravel()[at]:g}; {STATS} says"
-        message += f" {low[at]:g} to {high[at]:g} ({len(beyond)} of {len(low)} values)"
-        yield found("LER018", STATS, message, place=f"/{name}")
-
-
-def _few(values: NDArray[Any]) -> str:
-    shown = ", ".join(f"{value:g}" for value in values.ravel()[:3].tolist())
-    return f"[{shown}, ...]" if values.size > 3 else shown
+        message += f" {sorted(filter(None, named[position]))} ({len(other)} places)"
+        yield found("LER040", item.path, message, place=place_of(facts, spans, at))

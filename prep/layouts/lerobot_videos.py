@@ -101,7 +101,7 @@ class Border(NamedTuple):
 def check_file(
     facts: Facts, item: Needed, level: Literal["standard", "deep"]
 ) -> tuple[VideoFacts | None, list[Finding]]:
-    """What one video file is, and all checks of it; those of the file itself have the codes of `prep.media`."""
+    """What one video file is, and its findings; those of the file itself have the codes of `prep.media`."""
     from prep.media import check_video
 
     probe, findings = check_video(facts.root.path / item.path, level=level)

@@ -16,6 +16,7 @@ from prep.container import check_structure
 from prep.errors import FetchError, PrepError, WouldChangeError
 from prep.files import disk_errors, sha256_of
 from prep.findings import Finding, found
+from prep.layouts.disk import is_leftover
 from prep.manifest import Manifest
 from prep.pool import map_threads
 from prep.progress import progress
@@ -26,8 +27,6 @@ from prep.workspace import Content, Ledger
 
 __all__ = ["Adoption"]
 
-_LEFTOVERS = (".part", ".partial", ".incomplete", ".tmp")
-_LEFTOVER_NAMES = frozenset((".build_progress.json",))
 _PATIENCE = 32
 """Failures in a row after which a host is not asked for sizes any more: each may cost a time-out."""
 
@@ -81,8 +80,7 @@ class Adoption:
 
     def _find_leftovers(self, run: Run) -> None:
         for relative in payload.walk_files(run.root):
-            name = Path(relative).name
-            if name.endswith(_LEFTOVERS) or name in _LEFTOVER_NAMES:
+            if is_leftover(relative.rpartition("/")[2]):
                 self.leftovers.append(relative)
 
     def remove_leftovers(self, root: Path) -> None:

@@ -23,6 +23,8 @@ from prep.stages.sources import SOURCE_FOLDER
 __all__ = ["Publication", "View", "changed_views", "views"]
 
 _BLOCK = 1 << 20
+_ANSWERS_TOLD = 1000
+"""Different answers that a manifest counts; with more it would grow with the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,8 @@ class Publication:
         )
         for view, sha256 in writing:
             written[view.row] = FileRow(view.path, len(view.data), sha256, "computed", "view")
-            answers[view.answer] += 1
+            if run.rule.answer.is_closed:
+                answers[view.answer] += 1
         for folder in folders:
             sync_folder(folder)
         return dict(sorted(written.items())), answers
@@ -183,10 +186,14 @@ class Publication:
             "sources": [dict(self.job.source.facts)],
             "counts": {"rows": len(plan.rows), "kept": kept, "failed": len(plan.rows) - kept},
             "drops": plan.drops(),
-            "consumption": {"samples": kept, "dropped": {}, "answers": dict(sorted(answers.items()))},
+            "consumption": {"samples": kept, "dropped": {}, **_told(answers)},
             "details": {"prompt": self.job.prompt.facts(), "captions": dict(sorted(plan.captions.items()))},
             "fingerprint": hashlib.sha256(canonical_json(inputs)).hexdigest(),
         }
+
+
+def _told(answers: Counter[str]) -> dict[str, dict[str, int]]:
+    return {"answers": dict(sorted(answers.items()))} if 0 < len(answers) <= _ANSWERS_TOLD else {}
 
 
 def _holds(path: Path, data: bytes) -> bool:

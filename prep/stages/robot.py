@@ -221,7 +221,8 @@ def _prepared(
     named = [("" if single else name, item) for name, item in tree.roots]
     all_groups = load_groups(named, recipe.document["windows"])
     groups = [group for group in all_groups if single or group.name in wanted]
-    keep = _filter(recipe, groups, options)
+    others = [group for group in all_groups if not single and group.name not in wanted]
+    keep = _filter(recipe, groups, others, options)
     chunk = options.chunk_length or recipe.document["windows"]["chunk_length"]
     indices = list(build(recipe, groups, chunk, root, keep))
     presences = {group.name: presence(group.root) for group in groups}
@@ -258,7 +259,7 @@ def _directory(rules: Mapping[str, Any], part: Split, tree: Tree) -> str:
     return f"{name}{rules.get('sharded_suffix', '')}" if tree.form == "sharded" else str(name)
 
 
-def _filter(recipe: Recipe, groups: list[Group], options: RobotOptions) -> Filter | None:
+def _filter(recipe: Recipe, groups: list[Group], others: list[Group], options: RobotOptions) -> Filter | None:
     if options.keep_ranges is None:
         return None
     rule = recipe.document.get("filter")
@@ -271,4 +272,5 @@ def _filter(recipe: Recipe, groups: list[Group], options: RobotOptions) -> Filte
         listing = hub.listing(rule["repo"], rule["revision"], repo_type="model", offline=options.offline)
         path = hub.download(listing, rule["file"], offline=options.offline)
     prefix = options.source_prefix or os.environ.get(rule.get("variable", "")) or None
-    return filter_for(path, groups, prefix=prefix, allow_overlap="KEP001" in options.ignore)
+    accepts = "KEP001" in options.ignore
+    return filter_for(path, groups, prefix=prefix, allow_overlap=accepts, others=others)

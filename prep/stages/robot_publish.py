@@ -41,7 +41,10 @@ def publish(prepared: Prepared, result: Result) -> None:
     files, records = list(_file_rows(prepared, known)), list(_record_rows(prepared))
     changed = [] if manifest is None else _changes(manifest, known, files, records)
     stale = [item.path.name for item in prepared.indices if _differs(item)]
-    if not options.update and (stale or (manifest is not None and changed and not _grows(manifest, files))):
+    grows = manifest is not None and _grows(manifest, files)
+    if grows and prepared.recipe.document["windows"].get("episodes_from") == "rows":
+        stale = []  # there were no rows yet, and the index was built from the episode table in their place
+    if not options.update and (stale or (changed and not grows)):
         raise WouldChangeError(
             f"{root} is finished, and this run would change it: {'; '.join([*changed, *_stale(stale)])}.",
             remedy="Add --update to change it, or give another --out-root.",

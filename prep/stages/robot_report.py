@@ -155,7 +155,10 @@ def _share(index: SplitIndex) -> float | None:
 
 
 def _pinned_share(prepared: Prepared, split: str) -> float | None:
-    figures: Mapping[str, Any] = prepared.recipe.document.get("figures", {}).get(split, {})
+    document = prepared.recipe.document
+    if prepared.options.chunk_length not in (None, document["windows"]["chunk_length"]):
+        return None  # the figures are those of the recipe's own windows
+    figures: Mapping[str, Any] = document.get("figures", {}).get(split, {})
     return figures["kept"] / figures["windows"] if {"kept", "windows"} <= set(figures) else None
 
 

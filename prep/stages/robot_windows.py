@@ -90,9 +90,17 @@ class Filter:
         return path
 
 
-def filter_for(path: Path, groups: Sequence[Group], *, prefix: str | None, allow_overlap: bool) -> Filter:
+def filter_for(
+    path: Path,
+    groups: Sequence[Group],
+    *,
+    prefix: str | None,
+    allow_overlap: bool,
+    others: Sequence[Group] = (),
+) -> Filter:
     """Read a filter and match it with the episodes of all groups.
 
+    `others` are groups of the tree that the recipe does not read: keys of their episodes are no strays.
     Raises PrepError in one sentence for a filter that would select the wrong windows.
     """
     example = next(
@@ -110,6 +118,10 @@ def filter_for(path: Path, groups: Sequence[Group], *, prefix: str | None, allow
         hit[entries[entries >= 0]] = True
         _note_unmatched(result, group, entries)
         _note_oddities(result, group, allow_overlap=allow_overlap)
+    for group in others:
+        if group.episodes.ids is not None:
+            entries = result.ranges.match(group.episodes)
+            hit[entries[entries >= 0]] = True
     _note_unmatched_keys(result, hit)
     if not result.matched:
         key, episode = result.ranges.ids[0].as_py(), example

@@ -286,6 +286,19 @@ def test_a_rule_that_crashes_is_a_finding_and_the_others_go_on(plain: Path) -> N
     assert counted["LER014"] == 1
 
 
+def test_an_episode_without_frames(tmp_path: Path) -> None:
+    shape = replace(PLAIN, cameras=(), packing=(), lengths=(24, 0, 30, 21, 27, 16))
+    assert codes(make_root(tmp_path / "tree", shape)) == {"LER028": 1}
+
+
+def test_a_task_without_text(plain: Path) -> None:
+    table = pa.table({"task_index": [0, 1, 2], "task": [*PLAIN.tasks[:2], None]})
+    pq.write_table(table, plain / "meta/tasks.parquet")
+    found = codes(plain, level="quick", reader="upstream")
+    # The episodes name the text that the table has lost.
+    assert found == {"LER035": 1, "LER038": 1}
+
+
 def test_a_video_shorter_than_its_windows(plain: Path) -> None:
     # A fragmented MP4 states no count of frames: only its duration tells at level standard.
     wanted = pictures(SIDE, frames_of(0, 1))[:-5]

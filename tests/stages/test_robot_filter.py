@@ -70,6 +70,22 @@ def test_the_report_counts_what_a_literal_reading_counts(tmp_path: Path) -> None
     )
 
 
+def test_keys_of_a_group_that_the_recipe_does_not_read_are_no_strays(tmp_path: Path) -> None:
+    kinds = ("success", "failure")
+    named = {episode_id(number, kind): [[0, 40]] for number in range(40) for kind in kinds}
+    path = keep(tmp_path / "keep.json", named)
+    result = run(tmp_path / "data", root=droid_tree(tmp_path / "tree"), keep_ranges=str(path))
+    assert [item.code for item in result.findings] == ["KEP003"]
+
+
+def test_the_pinned_share_is_that_of_the_recipes_own_windows(tmp_path: Path) -> None:
+    path = keep(tmp_path / "keep.json", {episode_id(number): [[0, 40]] for number in range(40)})
+    tree = droid_tree(tmp_path / "tree")
+    for chunk, codes in ((None, ["KEP003"]), (32, ["KEP003"]), (8, [])):
+        result = run(tmp_path / "data", root=tree, keep_ranges=str(path), chunk_length=chunk)
+        assert [item.code for item in result.findings] == codes
+
+
 @pytest.mark.parametrize("prefix", [None, "gs://elsewhere/r2d2", "/a/b/c"])
 def test_the_filter_is_written_in_upstreams_key_form(prefix: str | None, tmp_path: Path) -> None:
     ranges = {episode_id(number): [[0, 90]] for number in range(40)}

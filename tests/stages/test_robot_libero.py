@@ -82,6 +82,18 @@ def test_rows_of_an_orphan_file_are_trained_on_and_a_change_of_rows_is_noticed(t
         index(result.root, "libero_10-train-c16")
 
 
+def test_a_suite_of_metadata_alone_is_completed_by_its_rows(tmp_path: Path) -> None:
+    libero_root(tmp_path / "libero_10")
+    (tmp_path / "libero_10/data").rename(tmp_path / "rows")
+    first = run(tmp_path / "data", "libero_10", root=tmp_path / "libero_10")
+    assert any("indexed from the metadata alone" in note for note in first.notes)
+    (tmp_path / "rows").rename(tmp_path / "libero_10/data")
+    second = run(tmp_path / "data", "libero_10", root=tmp_path / "libero_10")
+    assert second.outcome == "complete"
+    whole = run(tmp_path / "whole", "libero_10", root=tmp_path / "libero_10")
+    assert digests(whole.root) == digests(second.root)
+
+
 def test_a_suite_at_another_rate_is_an_error(tmp_path: Path) -> None:
     libero_root(tmp_path / "libero_10", fps=10)
     result = run(tmp_path / "data", "libero_10", root=tmp_path / "libero_10")
