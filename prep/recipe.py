@@ -19,7 +19,7 @@ from prep.resources import data_folder
 __all__ = ["Recipe", "Split", "built_in", "canonical_json", "load_recipe", "recipe_from"]
 
 
-KINDS = ("conversations", "lerobot")
+KINDS = ("conversations", "lerobot", "sft_jsonl", "arrow_snapshot", "reasoning_qa")
 
 
 def canonical_json(document: object) -> bytes:
