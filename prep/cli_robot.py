@@ -113,14 +113,17 @@ def libero(suite: str, **values: Any) -> None:
 
 
 @click.command(cls=Group.command_class)
+@click.option(
+    "--recipe", default="lerobot", show_default=True, help="A recipe of robot data, such as MINE.toml."
+)
 @_robot_options
-def lerobot(**values: Any) -> None:
+def lerobot(recipe: str, **values: Any) -> None:
     """Index the windows of any LeRobot v3.0 tree.
 
     \b
     Example: prep lerobot --root /data/my_robot --chunk-length 16
     """
-    _prepare("lerobot", "all", values)
+    _prepare(recipe, "all", values)
 
 
 def _prepare(recipe: str, datasets: str, values: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from prep.cli import cli
 from prep.keep_ranges import upstream_key
 from prep.permutation import torch_permutation
 from prep.window_lists import open_index
-from tests.commands import prep, told
+from tests.commands import PROJECT, prep, told
 from tests.robot_trees import LENGTHS, NAME, droid_tree, episode_id
 
 FILTERED = "droid_policy-train-c32-filtered"
@@ -217,3 +217,18 @@ def test_a_suite_of_libero(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "data/LIBERO_LeRobot_v3/libero_goal/manifest.json").is_file()
     assert "libero_spatial" in told(prep("libero", "--suite", "all", "--root", "all", cwd=tmp_path), 2)
+
+
+def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
+    text = (PROJECT / "recipes" / "lerobot.toml").read_text(encoding="utf-8")
+    mine = text.replace('name = "lerobot"', 'name = "mine"').replace(
+        'directory = "lerobot"', 'directory = "arm"'
+    )
+    (tmp_path / "mine.toml").write_text(mine.replace("[roots]", "[roots]\nfps = 15"))
+    droid_tree(tmp_path / "tree", "flat")
+    done = prep("lerobot", "--recipe", "mine.toml", "--root", "tree", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "data/arm/windows/mine-full-c16.arrow").is_file()
+    assert "conversations" in told(
+        prep("lerobot", "--recipe", "videophy2", "--root", "tree", cwd=tmp_path), 2
+    )

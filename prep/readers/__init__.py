@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,6 +11,12 @@ from prep.errors import UsageError
 from prep.manifest import Manifest
 
 __all__ = ["Reader", "open"]
+
+
+_READERS = {
+    "conversations": "prep.readers.conversations:ConversationsReader",
+}
+"""The reader's class for each kind; it is given the manifest."""
 
 
 class Reader(Protocol):
@@ -32,6 +39,9 @@ def open(directory: str | Path) -> Reader:
             f"{root} holds no finished dataset.",
             remedy="Prepare one, or run `prep adopt` on a tree that another tool made.",
         )
-    from prep.readers.conversations import ConversationsReader
-
-    return ConversationsReader(manifest)
+    kind = manifest.document["kind"]
+    if kind not in _READERS:
+        raise UsageError(f"{root}: there is no reader for datasets of the kind {kind}.")
+    module, _, name = _READERS[kind].partition(":")
+    reader: Reader = getattr(importlib.import_module(module), name)(manifest)
+    return reader
