@@ -19,7 +19,7 @@ from prep import __version__
 from prep.cli_group import ExistingPath, Group, Settings
 from prep.cli_options import adopt_options, format_option, options_from, prepare_options, quiet_option
 from prep.cli_robot import droid, lerobot, libero, windows
-from prep.errors import PrepError, UsageError
+from prep.errors import PrepError
 
 __all__ = ["cli", "main"]
 
@@ -116,7 +116,11 @@ def adopt(directory: Path, recipe: str | None, split: str | None, **values: Any)
     show_default=True,
     help="The report's form.",
 )
-@click.option("--report", type=click.Path(path_type=Path), help="Write the report to a file as well.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the report to a file as well.",
+)
 @click.option("--select", multiple=True, help="Only these codes (or their first letters); commas join.")
 @click.option("--ignore", multiple=True, help="Not these codes.")
 @click.option("--sample", type=click.IntRange(min=1), help="Decode only N videos of each dataset.")
@@ -151,15 +155,7 @@ def validate(
 
 
 def _codes(given: tuple[str, ...]) -> tuple[str, ...]:
-    from prep.findings import catalogue
-
-    codes = tuple(code.strip().upper() for text in given for code in text.split(",") if code.strip())
-    for code in codes:
-        if not any(known.startswith(code) for known in catalogue()):
-            raise UsageError(
-                f"No finding has a code that begins with {code!r}.", remedy="`prep explain` lists all."
-            )
-    return codes
+    return tuple(code.strip().upper() for text in given for code in text.split(",") if code.strip())
 
 
 @cli.command()
@@ -219,10 +215,11 @@ def show(directory: Path, index: int, png: Path | None) -> None:
 @cli.command()
 @click.argument("code", required=False)
 def explain(code: str | None) -> None:
-    """Explain a finding's code, or list all codes.
+    """Explain a finding's code, or list all codes or those with the same letters.
 
     \b
     Example: prep explain VID003
+             prep explain VID
     """
     from shutil import get_terminal_size
 

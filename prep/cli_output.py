@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from prep.manifest import RecordRow, short_id
-from prep.progress import bytes_text, seconds_text
+from prep.progress import bytes_text, counted, seconds_text
 
 if TYPE_CHECKING:
     from prep.doctor import Check
@@ -128,8 +128,9 @@ def print_failures(directory: Path, of: str, rows: Sequence[RecordRow], output: 
         click.echo(json.dumps(document, indent=2))
     else:
         for row in rows:
-            click.echo(f"row {row.row}\t{row.reason}\t{row.source}\t{row.detail}")
-    click.echo(f"{len(rows)} failed rows of {of} in {directory}.", err=True)
+            detail = row.detail.removeprefix(f"{row.source}: ")
+            click.echo(f"row {row.row}\t{row.reason}\t{row.source}\t{detail}".rstrip("\t"))
+    click.echo(f"{counted(len(rows), 'failed row')} of {of} in {directory}.", err=True)
 
 
 def print_report(report: Report, output: str, path: Path | None) -> None:
@@ -144,7 +145,10 @@ def print_report(report: Report, output: str, path: Path | None) -> None:
             write_whole(path, text.encode() + b"\n" * (not text.endswith("\n")))
     click.echo(text, nl=not text.endswith("\n"))
     if output != "text":
-        click.echo(f"{report.subject}: {report.errors} errors, {report.warnings} warnings", err=True)
+        click.echo(
+            f"{counted(report.errors, 'error')}, {counted(report.warnings, 'warning')} in {report.subject}",
+            err=True,
+        )
 
 
 def print_checks(checks: Sequence[Check], output: str) -> None:

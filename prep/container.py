@@ -148,8 +148,8 @@ def unreadable(path: Path, error: OSError) -> Finding:
     """The finding for a file that the system does not let us read."""
     if isinstance(error, FileNotFoundError):
         code = "FIL010" if path.is_symlink() else "FIL005"
-        return found(code, path.name, f"{path.name} is not there.")
-    return found("FIL014", path.name, f"{path.name} cannot be read: {error.strerror or error}.")
+        return found(code, path.name, "there is no such file")
+    return found("FIL014", path.name, f"cannot be read: {error.strerror or error}")
 
 
 def _source(file: BinaryIO, name: str) -> _Source:
@@ -175,7 +175,7 @@ def _check_ending(name: str, container: str) -> list[Finding]:
     ending = Path(name).suffix
     if container in _ENDINGS.get(ending.lower(), (container,)):
         return []
-    return [found("VID012", name, f"The name ends in {ending} and the content is {container}.")]
+    return [found("VID012", name, f"the name ends in {ending} and the content is {container}")]
 
 
 # --- what it is --------------------------------------------------------------------------
@@ -209,15 +209,15 @@ def _is_transport_stream(head: bytes) -> bool:
 def _not_video(source: _Source) -> Finding:
     head, name = source.head, source.name
     if not head:
-        return found("FIL002", name, f"{name} has 0 bytes.")
+        return found("FIL002", name, "0 bytes; expected media")
     if (oid := lfs_oid(head)) is not None:
-        return found("FIL001", name, f"{name} is a Git-LFS pointer to sha256 {oid}.")
+        return found("FIL001", name, f"a Git-LFS pointer to sha256 {oid}; expected media")
     if (sound := _named(head, _SOUNDS)) is not None:
-        return found("VID001", name, f"{name} is {sound}.")
+        return found("VID001", name, f"{sound}; expected a video")
     if (other := looks_like(head) or _named(head, _IMAGES) or _plain(head)) is not None:
-        return found("FIL013", name, f"{name} is {other}, {source.length} bytes.")
+        return found("FIL013", name, f"{other}, {source.length} bytes; expected a video")
     start = head[:8].hex(" ")
-    return found("VID010", name, f"{name} ({source.length} bytes) begins with {start}: no video container.")
+    return found("VID010", name, f"{source.length} bytes that begin with {start}: no video container")
 
 
 def _named(head: bytes, signatures: tuple[tuple[bytes, str], ...]) -> str | None:
@@ -274,13 +274,13 @@ def _incomplete(source: _Source, kinds: list[str]) -> list[Finding]:
     name = source.name
     if "moov" not in kinds:
         if source.head[8:12] in _IMAGE_BRANDS and "meta" in kinds:
-            return [found("FIL013", name, f"{name} is a HEIF image.")]
+            return [found("FIL013", name, "a HEIF image; expected a video")]
         held = ", ".join(dict.fromkeys(kinds)) or "no box"
-        return [found("VID002", name, f"{name} ({source.length} bytes) holds {held} and no moov box.")]
+        return [found("VID002", name, f"{source.length} bytes with {held} and no moov box")]
     media = [kind for kind in kinds if kind in ("mdat", "moof", "imda")]
     if not media or media[-1] == "moof":
         lacking = "media data" if not media else "media data for its last fragment"
-        return [found("FIL016", name, f"{name} ends after {source.length} bytes without {lacking}.")]
+        return [found("FIL016", name, f"ends after {source.length} bytes without {lacking}")]
     return []
 
 
@@ -295,9 +295,9 @@ def _misfit(source: _Source, piece: _Piece, before: list[str]) -> list[Finding]:
     if piece.end is not None:
         return [_cut(source, f"the {piece.kind} box", piece)]
     if left < 16:
-        message = f"{source.name} ends after {left} bytes of a box's header, at {source.length} bytes."
+        message = f"ends after {left} bytes of a box's header, at {source.length} bytes"
         return [found("FIL016", source.name, message)]
-    message = f"{source.name} has no valid box at byte {piece.offset} of {source.length}."
+    message = f"no valid box at byte {piece.offset} of {source.length}"
     return [found("VID010", source.name, message)]
 
 
@@ -316,7 +316,7 @@ def _check_pieces(source: _Source, pieces: Iterator[_Piece], label: str, needed:
         seen = seen or piece.kind == needed
     if seen:
         return []
-    return [found("FIL016", source.name, f"{source.name} ends after {source.length} bytes, before {label}.")]
+    return [found("FIL016", source.name, f"ends after {source.length} bytes, before {label}")]
 
 
 def _elements(source: _Source) -> Iterator[_Piece]:
@@ -364,15 +364,13 @@ def _chunks(source: _Source) -> Iterator[_Piece]:
 
 def _cut(source: _Source, label: str, piece: _Piece) -> Finding:
     message = (
-        f"{source.name}: {label} at byte {piece.offset} ends at byte {piece.end}"
-        f" by its own size, and the file has {source.length} bytes."
+        f"{label} at byte {piece.offset} ends at byte {piece.end}"
+        f" by its own size, and the file has {source.length} bytes"
     )
     return found("FIL016", source.name, message)
 
 
 def _trailing(source: _Source, offset: int) -> Finding:
-    message = (
-        f"{source.name}: the container ends at byte {offset} and {source.length - offset} other bytes follow."
-    )
+    message = f"the container ends at byte {offset} and {source.length - offset} other bytes follow"
     remedy = "Fetch the file again, or rewrite the container; decoders ignore the bytes."
     return found(_TRAILING_CODE, source.name, message, severity="warning", remedy=remedy)

@@ -83,7 +83,7 @@ def check_content(work: Work, media: Iterable[str], files: Iterable[str], emit: 
     """
     items = [(path, True) for path in media] + [(path, False) for path in files]
     computed: list[str] = []
-    with interruptible() as cancel, progress("checking", len(items), quiet=work.quiet) as shown:
+    with interruptible(ends=False) as cancel, progress("checking", len(items), quiet=work.quiet) as shown:
         results = map_threads(
             lambda item: _check(work, *item[1]), enumerate(items), jobs=work.jobs, cancel=cancel
         )

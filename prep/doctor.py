@@ -150,6 +150,9 @@ def _directory(directory: Path) -> Iterator[Check]:
         files is None or files >= _LOW_FILES,
         remedy="Free some inodes or use another --out-root.",
     )
+    if not existing.is_dir():
+        yield Check("directory", f"{existing} is a file", False, remedy="Give a folder.")
+        return
     trial = existing / f".prep-doctor-{uuid.uuid4().hex}"
     try:
         trial.mkdir()

@@ -171,7 +171,7 @@ def _not_json(error: json.JSONDecodeError, path: str) -> Finding:
         return found("TXT004", path, message, place=place_of(error))
     around = error.doc[error.pos : error.pos + 20]
     at = f"the text goes on {around!r}" if around else "the file ends there"
-    return found("TXT003", path, f"{error.msg}; {at}", place=place_of(error))
+    return found("TXT003", path, f"{error.msg.removesuffix(' starting at')}; {at}", place=place_of(error))
 
 
 def _json_lines(text: str) -> int:

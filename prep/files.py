@@ -31,7 +31,6 @@ __all__ = [
     "write_whole",
 ]
 
-_BLOCK = 1 << 20
 _FICLONE = 0x40049409  # the Linux ioctl that makes two files share their blocks
 
 _DISK_ADVICE = {

@@ -101,8 +101,13 @@ def found(
 
 
 def explain(code: str, *, width: int = 80) -> str:
-    """The catalogue's entry for `code`, `width` columns wide; raises UsageError for an unknown one."""
+    """The catalogue's entry for `code`, `width` columns wide, or the codes that begin so.
+
+    Raises UsageError for an unknown code.
+    """
     entry = catalogue().get(code.upper()) or _of_reason(code)
+    if entry is None and code.isalpha() and (family := listing(code.upper())):
+        return family
     if entry is None:
         near = _near(code.upper())
         hint = f"Did you mean {near}? " if near else ""
@@ -142,9 +147,10 @@ def _wrapped(text: str, width: int) -> str:
     )
 
 
-def listing() -> str:
-    """All codes, one a line, with severity and title."""
-    return "".join(f"{entry.code}  {entry.severity:7}  {entry.title}\n" for entry in catalogue().values())
+def listing(letters: str = "") -> str:
+    """The codes that begin with `letters`, one a line, with severity and title."""
+    chosen = (entry for entry in catalogue().values() if entry.code.startswith(letters))
+    return "".join(f"{entry.code}  {entry.severity:7}  {entry.title}\n" for entry in chosen)
 
 
 @dataclass(slots=True)

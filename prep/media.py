@@ -184,15 +184,15 @@ def _not_opened(path: Path, error: Exception) -> Finding:
     # PyAV's own PermissionError and the like derive from both families.
     if isinstance(error, OSError):
         return unreadable(path, error)
-    return found("VID010", path.name, f"{path.name} cannot be opened by {decoder_name()}: {_reason(error)}.")
+    return found("VID010", path.name, f"cannot be opened by {decoder_name()}: {_reason(error)}")
 
 
 def _no_stream(name: str, container: InputContainer, stream: VideoStream | None) -> Finding:
     if stream is not None:
-        message = f"{name}: the container names a codec that {decoder_name()} does not know."
+        message = f"the container names a codec that {decoder_name()} does not know"
         return found("VID009", name, message)
     kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "nothing"
-    return found("VID001", name, f"{name} holds {kinds}, no video stream.")
+    return found("VID001", name, f"holds {kinds}, no video stream")
 
 
 def _video_stream(container: InputContainer) -> VideoStream | None:
@@ -322,17 +322,17 @@ def _judge(
 
 def _undecodable(name: str, facts: VideoFacts, reading: _Reading) -> Finding:
     why = reading.error or "it yields no frame"
-    return found("VID009", name, f"{name}: {facts.codec} cannot be decoded by {facts.decoder}: {why}.")
+    return found("VID009", name, f"{facts.codec} cannot be decoded by {facts.decoder}: {why}")
 
 
 def _damaged(name: str, facts: VideoFacts, reading: _Reading) -> Finding:
     """An error that stopped decoding, or frames that the decoder patched up and marked."""
     stated = f" of {facts.frames}" if facts.frames else ""
     if reading.errors:
-        message = f"{name}: decoding stops at frame {reading.error_at}{stated}: {reading.error}."
+        message = f"decoding stops at frame {reading.error_at}{stated}: {reading.error}"
         return found("VID011", name, message, place=f"frame {reading.error_at}")
     first, count = reading.corrupt[0], len(reading.corrupt)
-    message = f"{name}: {count} of {reading.frames} decoded frames are damaged, the first is frame {first}."
+    message = f"{count} of {reading.frames} decoded frames are damaged, the first is frame {first}"
     return found("VID011", name, message, place=f"frame {first}")
 
 
@@ -340,13 +340,13 @@ def _judge_count(name: str, facts: VideoFacts, reading: _Reading) -> Iterator[Fi
     stated, decoded = facts.frames, reading.frames
     if stated is None or stated == decoded:
         return
-    message = f"{name}: the container states {stated} frames and {decoded} decode"
+    message = f"the container states {stated} frames and {decoded} decode"
     if stated - reading.hidden == decoded:
         # The file is sound; only readers that go by the container's count are misled.
         message += f"; its edit list hides {reading.hidden}"
-        yield found("VID003", name, f"{message}.", severity="warning")
+        yield found("VID003", name, message, severity="warning")
     else:
-        yield found("VID003", name, f"{message}.")
+        yield found("VID003", name, message)
 
 
 def _judge_rate(
@@ -357,25 +357,25 @@ def _judge_rate(
     steps = _uneven(reading.frame_times if level == "deep" else packet_times, stream.time_base)
     if steps is not None:
         rates = f"average {_rate(facts.average_rate)}, base {_rate(facts.base_rate)}"
-        message = f"{name}: frames follow each other after {steps[0]:.4f} to {steps[1]:.4f} s ({rates})."
+        message = f"frames follow each other after {steps[0]:.4f} to {steps[1]:.4f} s ({rates})"
         yield found("VID004", name, message)
 
 
 def _judge_start(name: str, facts: VideoFacts) -> Iterator[Finding]:
     half_a_frame = 0.5 / float(facts.average_rate) if facts.average_rate else 0.02
     if abs(facts.start) > half_a_frame:
-        yield found("VID005", name, f"{name}: the first frame is shown at {facts.start:.4f} s, not at 0.")
+        yield found("VID005", name, f"the first frame is shown at {facts.start:.4f} s, not at 0")
 
 
 def _judge_picture(name: str, facts: VideoFacts) -> Iterator[Finding]:
     size = f"{facts.width}x{facts.height}"
     if facts.rotation % 360:
-        message = f"{name}: {size} coded, to be shown turned by {facts.rotation} degrees counterclockwise."
+        message = f"{size} coded, to be shown turned by {facts.rotation} degrees counterclockwise"
         yield found("VID006", name, message)
     if facts.width % 2 or facts.height % 2:
-        yield found("VID007", name, f"{name} is {size}.")
+        yield found("VID007", name, f"{size}; expected even sizes")
     if facts.pixel_format and facts.pixel_format not in _EIGHT_BIT_420:
-        yield found("VID008", name, f"{name} is {facts.codec} in {facts.pixel_format}, not yuv420p.")
+        yield found("VID008", name, f"{facts.codec} in {facts.pixel_format}, not yuv420p")
 
 
 def _rate(rate: Fraction | None) -> str:

@@ -76,10 +76,11 @@ def _drop_waiting(running: dict[Future[Result], Item]) -> None:
 
 
 @contextmanager
-def interruptible() -> Iterator[threading.Event]:
+def interruptible(*, ends: bool = True) -> Iterator[threading.Event]:
     """An event that Ctrl-C and SIGTERM set; a second signal ends the process at once, with status 3.
 
-    Outside the main thread, where Python lets nobody handle signals, nothing sets it.
+    `ends`: the process is over after a signal. A library call, after which its caller may go on,
+    says False. Outside the main thread, where Python lets nobody handle signals, nothing sets it.
     """
     cancel = threading.Event()
 
@@ -98,7 +99,7 @@ def interruptible() -> Iterator[threading.Event]:
     try:
         yield cancel
     finally:
-        # After a signal the process is about to end; a second one must not find Python's own handlers.
-        if not cancel.is_set():
+        # In a process that is about to end a second signal must not find Python's own handlers.
+        if not (ends and cancel.is_set()):
             for number, handler in before.items():
                 signal.signal(number, handler)

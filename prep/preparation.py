@@ -11,11 +11,16 @@ from typing import Any
 from prep.errors import PrepError, UsageError
 from prep.layouts.conversations import META
 from prep.manifest import MANIFEST, STATE, Manifest, RecordRow, read_rows
+from prep.progress import counted
 from prep.recipe import Recipe, Split, built_in, load_recipe, recipe_from
+from prep.recognise import find_datasets, other_layout
 from prep.stages.adopted import Adoption
 from prep.stages.conversations import prepare_split
 from prep.stages.finished import sound_manifest
 from prep.stages.options import FAILURES_SHOWN, Options, Outcome, Result
+from prep.stages.payload import reused_manifest
+from prep.stages.sources import local_table
+from prep.validation_robot import find_roots
 from prep.workspace import attempt_path, ledger_path
 
 __all__ = ["Options", "Result", "adopt", "failures", "prepare"]
@@ -39,6 +44,7 @@ def prepare(
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     asked = _checked(options or Options(), chosen)
     splits = chosen.chosen(split)
+    _refuse_early(chosen, splits, Path(out_root), asked)
     return [_prepare_one(chosen, item, Path(out_root), asked, several=len(splits) > 1) for item in splits]
 
 
@@ -65,6 +71,21 @@ def _checked(options: Options, recipe: Recipe) -> Options:
             remedy=f"It has: {', '.join(item.name for item in recipe.splits)}.",
         )
     return replace(options, sources={names[name]: where for name, where in options.sources.items()})
+
+
+def _refuse_early(recipe: Recipe, splits: Sequence[Split], out_root: Path, options: Options) -> None:
+    """Raise UsageError for what would only show after the splits before have been fetched."""
+    if out_root.exists() and not out_root.is_dir():
+        raise UsageError(f"--out-root {out_root} is a file.", remedy="Give a folder, there or not yet.")
+    if (out_root / MANIFEST).is_file() and (out_root / STATE).is_dir():
+        raise UsageError(
+            f"--out-root {out_root} is itself a prepared dataset.",
+            remedy=f"Give the folder above it: `--out-root {out_root.parent}`.",
+        )
+    for split in splits:
+        local_table(recipe, split, options)
+        if options.reuse is not None:
+            reused_manifest(options.reuse / split.directory)
 
 
 def _prepare_one(recipe: Recipe, split: Split, out_root: Path, options: Options, *, several: bool) -> Result:
@@ -112,7 +133,6 @@ def adopt(
     else:
         chosen, wanted = _recipe_for(root, recipe, split)
         asked = _checked(asked, chosen)
-        _refuse_other_tree(root)
     adoption = Adoption()
     result = prepare_split(chosen, wanted, root, asked, adopt=adoption)
     _report(adoption, result, asked)
@@ -123,21 +143,24 @@ def _report(adoption: Adoption, result: Result, options: Options) -> None:
     """Tell in the result what was found; remove leftovers if that is asked and all is done."""
     result.findings.extend(adoption.broken[:FAILURES_SHOWN])
     if adoption.broken:
-        result.notes.append(f"{len({item.path for item in adoption.broken})} clips were broken")
+        result.notes.append(f"{counted(len({item.path for item in adoption.broken}), 'broken clip')} found")
     if adoption.unverified:
-        result.notes.append(f"{adoption.unverified} kept clips could not be compared with their server")
+        result.notes.append(
+            f"{counted(adoption.unverified, 'kept clip')} could not be compared with the server"
+        )
     if adoption.changed:
         done = "would be rewritten (needs --update)" if options.dry_run else "held another text"
-        result.notes.append(f"{len(adoption.changed)} conversation files {done}, first {adoption.changed[0]}")
+        files = counted(len(adoption.changed), "conversation file")
+        result.notes.append(f"{files} {done}, first {adoption.changed[0]}")
     if adoption.unnamed:
-        done = "would be taken out (needs --update)" if options.dry_run else "were taken out"
-        result.notes.append(f"{len(adoption.unnamed)} clips and conversations of no row {done}")
+        done = "would be taken out (needs --update)" if options.dry_run else "taken out"
+        result.notes.append(f"{counted(len(adoption.unnamed), 'file')} of no row {done}")
     if adoption.leftovers:
         prune = options.prune and result.outcome == "complete"
         if prune:
             adoption.remove_leftovers(result.root)
-        done = "removed" if prune else "left alone; --prune removes them"
-        result.notes.append(f"{len(adoption.leftovers)} leftovers of another tool {done}")
+        done = "removed" if prune else "left alone (--prune deletes)"
+        result.notes.append(f"{counted(len(adoption.leftovers), 'leftover')} of another tool {done}")
 
 
 def _as_before(options: Options, manifest: Manifest, split: Split) -> Options:
@@ -159,7 +182,7 @@ def _as_before(options: Options, manifest: Manifest, split: Split) -> Options:
         "caption_field": captions[0] if captions else None,
         "limit": request["limit"],
         "on_bad_bytes": request["on_bad_bytes"],
-        "min_coverage": counts["kept"] / counts["rows"],
+        "min_coverage": min(1.0, counts["kept"] / max(counts["rows"], 1)),
         "prompt": "builtin" if manifest.document["details"]["prompt"]["origin"] == "builtin" else "auto",
     }
     default = Options()
@@ -182,12 +205,18 @@ def _recipe_for(root: Path, name: str | Path | None, split: str | None) -> tuple
     if name is None:
         recipes = {given: recipe for given, recipe in recipes.items() if recipe.kind == KIND}
     _refuse_download(root, recipes)
+    _refuse_other_tree(root)
     for recipe in recipes.values():
         if name is not None and (split is not None or len(recipe.splits) == 1):
             return recipe, _one_split(recipe, split or recipe.splits[0].name)
         for item in recipe.splits:
             if item.directory == root.resolve().name and split in (None, item.name, *item.aliases):
                 return recipe, item
+    if name is not None and split is None:
+        splits = ", ".join(item.name for item in recipes[str(name)].splits)
+        raise UsageError(
+            f"{root} can be any split of the recipe {name}.", remedy=f"Name it with --split: {splits}."
+        )
     raise UsageError(
         f"{root}: no recipe makes a directory of this name" + (f" as split {split!r}." if split else "."),
         remedy=f"Say what it is, as in `prep adopt {root} --recipe videophy2 --split val`.",
@@ -210,11 +239,18 @@ def _refuse_download(root: Path, recipes: Mapping[str, Recipe]) -> None:
 
 
 def _refuse_other_tree(root: Path) -> None:
-    if not any((root / name).exists() for name in (META, "media", "text")):
-        raise UsageError(
-            f"{root} holds neither meta.json nor media/ nor text/.",
-            remedy="Give the directory of a conversations tree.",
-        )
+    """Refuse what is no tree of conversations, by the name of what it is or with those below it."""
+    if any((root / name).exists() for name in (META, "media", "text")):
+        return
+    message, remedy = f"{root} holds neither meta.json nor media/ nor text/", ""
+    below, other = find_datasets(root), other_layout(root)
+    if below:
+        remedy = f"Give one tree, such as {root / below[0]}."
+    elif find_roots(root):
+        message, remedy = f"{root} is a LeRobot tree", f"Use `prep lerobot --root {root}`."
+    elif other.code == "LAY001":
+        message, remedy = f"{root} is no prepared tree; it holds {other.message}", other.remedy
+    raise UsageError(f"{message}.", remedy=remedy or "Give the directory of a conversations tree.")
 
 
 def failures(directory: str | Path) -> tuple[str, Sequence[RecordRow]]:
@@ -223,6 +259,8 @@ def failures(directory: str | Path) -> tuple[str, Sequence[RecordRow]]:
     Raises UsageError if the directory is neither a finished dataset nor an unfinished run.
     """
     root = Path(directory)
+    if root.exists() and not root.is_dir():
+        raise UsageError(f"{root} is not a directory.", remedy="Give the directory of a dataset.")
     attempt = attempt_path(root)
     if attempt.is_file():
         rows, of = read_rows(attempt, RecordRow), "the unfinished run"
@@ -238,9 +276,10 @@ def _finished(root: Path) -> Manifest:
     if ledger_path(root).exists():
         raise UsageError(
             f"The run in {root} has not come to its end, and has noted no failures yet.",
-            remedy="Run the same command again; it goes on where it stopped.",
+            remedy="Run the prepare command again; it goes on where it stopped.",
         )
+    below = [root / path for path in find_datasets(root)]
     raise UsageError(
         f"{root} has no manifest and no unfinished run.",
-        remedy="Give the directory of a dataset, such as data/videophy2_val.",
+        remedy=f"Give the directory of one dataset, such as {below[0] if below else 'data/videophy2_val'}.",
     )

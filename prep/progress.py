@@ -11,11 +11,16 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-__all__ = ["PLAIN_SECONDS", "Progress", "bytes_text", "plain_line", "progress", "seconds_text"]
+__all__ = ["PLAIN_SECONDS", "Progress", "bytes_text", "counted", "plain_line", "progress", "seconds_text"]
 
 PLAIN_SECONDS = 30.0
 _BAR = 20  # characters; with the rest of the line it fits 80 columns
 _UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, of which the singular is given: `1 clip`, `2 clips`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 class Progress(Protocol):

@@ -44,6 +44,8 @@ def resolve_prompt(
     """
     if choice == "builtin" and "builtin" in rule:
         return _prompt("builtin", rule["builtin"].strip() + "\n")
+    if not choice:
+        raise UsageError("--prompt is empty.", remedy="Give `auto`, `builtin` or the path of a text file.")
     if choice not in ("auto", "builtin"):
         return _prompt("file", _read(Path(choice)))
     if "column" in rule:
@@ -74,7 +76,10 @@ def _read(path: Path) -> str:
             remedy="Give `auto`, `builtin` or the path of a text file.",
         ) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"The prompt file {path} cannot be read: {error}.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"The prompt file {path} cannot be read: {reason}.", remedy="Give a text file in UTF-8."
+        ) from error
     if not text.strip():
         raise UsageError(f"The prompt file {path} is empty.", remedy="Write the question into it.")
     return text

@@ -137,6 +137,9 @@ def _check_tables(proof: Proof) -> Iterator[Finding]:
         path = _table_path(proof, table)
         try:
             rows, digest = computed.result()
+        except FileNotFoundError:
+            yield found("MAN002", path, "there is no such file; the manifest names it")
+            continue
         except (OSError, pa.ArrowException) as error:
             yield found(
                 "MAN002", path, f"cannot be read: {(str(error) or type(error).__name__).splitlines()[0]}"

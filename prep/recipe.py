@@ -118,7 +118,8 @@ def recipe_from(document: Mapping[str, Any], *, folder: Path, named: str) -> Rec
             remedy="Correct the recipe; its keys are described in docs/own-table.md.",
         )
     directories = [entry["directory"] for entry in _parts(document).values()]
-    twice = next((name for name in directories if directories.count(name) > 1), None)
+    folded = [name.casefold() for name in directories]  # some file systems take no notice of case
+    twice = next((name for name in directories if folded.count(name.casefold()) > 1), None)
     if twice is not None:
         raise UsageError(
             f"{named}: two splits make the directory {twice!r}.", remedy="Give each a directory of its own."

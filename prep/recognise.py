@@ -25,27 +25,31 @@ def find_datasets(root: Path) -> list[str]:
     """The datasets at `root` and below it, as relative paths; the root itself is the empty one.
 
     Those with a manifest or a run's notes at any depth, and trees with a `meta.json` at the root or
-    as its direct children. A dataset's own folders are not searched.
+    as its direct children. A dataset's own folders are not searched; a link to a folder is looked at and
+    not followed further.
     """
     return sorted(_found_below(root, "", 0))
 
 
-def _found_below(root: Path, below: str, depth: int) -> Iterator[str]:
+def _found_below(root: Path, below: str, depth: int, *, linked: bool = False) -> Iterator[str]:
     folder = root / below
     try:
         with os.scandir(folder) as entries:
-            names = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+            listed = list(entries)
     except OSError:
         return  # the walk over the disk reports what cannot be listed, if it is part of a dataset
+    names = {entry.name: entry.is_dir() for entry in listed}
     is_here = _is_manifest(folder, names) or STATE in names or (META in names and depth <= 1)
     if is_here:
         yield below
     # A tree at the root may stand above others; a dataset with a manifest holds all that is below it.
-    if is_here and below:
+    if linked or (is_here and below):
         return
-    for name, is_folder in names.items():
-        if is_folder and name not in _SKIPPED and not (is_here and name in ("media", "text")):
-            yield from _found_below(root, f"{below}/{name}".lstrip("/"), depth + 1)
+    for entry in listed:
+        name = entry.name
+        if names[name] and name not in _SKIPPED and not (is_here and name in ("media", "text")):
+            inside = f"{below}/{name}".lstrip("/")
+            yield from _found_below(root, inside, depth + 1, linked=entry.is_symlink())
 
 
 def _is_manifest(folder: Path, names: dict[str, bool]) -> bool:
@@ -70,7 +74,7 @@ def other_layout(root: Path) -> Finding:
 
 
 def _children(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.is_dir())
+    return sorted(path for path in root.iterdir() if path.is_dir() and path.name not in _SKIPPED)
 
 
 Told = tuple[str, str] | None

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from prep.findings import Finding, Group, Report
+from prep.progress import counted
 
 __all__ = ["render_json", "render_junit", "render_text"]
 
@@ -53,7 +54,9 @@ def _group_lines(group: Group) -> Iterator[str]:
 def _accepted_lines(report: Report) -> Iterator[str]:
     yield "Accepted in the recipe:"
     for code, count in sorted(report.accepted_counts.items()):
-        yield from _wrapped(f"{code} {count} times: {_plain(report.accepted[code])}", "  ", "      ")
+        yield from _wrapped(
+            f"{code} {counted(count, 'time')}: {_plain(report.accepted[code])}", "  ", "      "
+        )
 
 
 def _not_checked_lines(report: Report) -> Iterator[str]:
@@ -64,18 +67,21 @@ def _not_checked_lines(report: Report) -> Iterator[str]:
 
 def _closing_lines(report: Report) -> Iterator[str]:
     if report.checked:
-        counts = ", ".join(f"{number} {what}" for what, number in sorted(report.checked.items()) if number)
+        counts = ", ".join(
+            f"{number} {_of_one(what, number)}" for what, number in sorted(report.checked.items()) if number
+        )
         level = f", level {report.level}" if report.level else ""
         yield from _wrapped(f"Checked: {counts or 'nothing'}{level}", "", "  ")
     for dataset in report.datasets:
         name = str(dataset["dataset_id"] or "no manifest")
-        yield f"{_plain(dataset['path'])}: {_plain(name)}, {_number(dataset['records'], 'record')}"
-    verdict = f"{_number(report.errors, 'error')}, {_number(report.warnings, 'warning')}"
+        yield f"{_plain(dataset['path'])}: {_plain(name)}, {counted(dataset['records'], 'record')}"
+    verdict = f"{counted(report.errors, 'error')}, {counted(report.warnings, 'warning')}"
     yield f"{verdict} in {_plain(report.subject)}"
 
 
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+def _of_one(what: str, number: int) -> str:
+    """The noun of a count, which stands in the plural: `frame tables`, `files hashed`."""
+    return re.sub(r"s\b", "", what, count=1) if number == 1 else what
 
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:

@@ -78,13 +78,17 @@ def validate(
     )
     jobs = jobs or min(_MOST_JOBS, os.cpu_count() or 1)
     options = _Options(level, sample, seed, jobs, envelope is not None, quiet)
-    if start.is_file() and start.name != META:
+    if start.is_file() and not _stands_for_its_folder(start):
         _check_one_file(start, report, options)
         return report
     root = start.parent if start.is_file() else start
     datasets = (find_datasets(root) or _robot_datasets(root)) if start.is_dir() else [""]
     _check_all(root, datasets, report, options)
     return report
+
+
+def _stands_for_its_folder(path: Path) -> bool:
+    return path.name == META or (path.name == MANIFEST and (path.parent / STATE).is_dir())
 
 
 def _robot_datasets(root: Path) -> list[str]:
@@ -146,7 +150,7 @@ def _check_all(root: Path, datasets: Sequence[str], report: Report, options: _Op
     report.extend(guarded("check_leakage", "", lambda: check_leakage(proofs)))
     if len(datasets) > max(len(proofs), 1):
         report.skip(
-            "the same media in two datasets", f"{len(datasets) - len(proofs)} have no usable manifest"
+            "the same media in two datasets", f"without a usable manifest: {len(datasets) - len(proofs)}"
         )
     report.accepted = reasons
 

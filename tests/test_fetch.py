@@ -255,6 +255,23 @@ def test_other_transient_statuses(part: Path, status: int) -> None:
     assert (error.reason, error.transient) == (f"http_{status}", True)
 
 
+def test_a_proxy_is_asked_in_place_of_the_host(
+    hub: LoopbackHub, part: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        asked.append(handler.path)
+        reply(200, {})(handler)
+
+    with serving(answer) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy)
+        assert fetch("http://videos.example/clip.mp4", part).sha256 == SHA256
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        assert fetch(hub.add_file(NAME, MEDIA), part).sha256 == SHA256
+    assert asked == ["http://videos.example/clip.mp4"]
+
+
 def test_nobody_listens(part: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -140,6 +141,19 @@ def test_a_reader_that_has_enough_does_not_cancel_the_run() -> None:
     next(results)
     results.close()
     assert not cancel.is_set()
+
+
+@pytest.mark.parametrize(("ends", "kept"), [(True, False), (False, True)])
+def test_a_caller_that_goes_on_gets_its_handlers_back(ends: bool, kept: bool) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with interruptible(ends=ends) as cancel:
+            signal.raise_signal(signal.SIGTERM)
+        assert cancel.is_set()
+        assert all((signal.getsignal(number) == handler) is kept for number, handler in before.items())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_outside_the_main_thread_nothing_is_caught() -> None:

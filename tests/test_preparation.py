@@ -179,6 +179,11 @@ def own(world: World, recipe: str = OWN) -> Path:
         ('kind = "text"', 'kind = "integer"', "/answers/answer"),
         ('column = "question"', 'column = "question"\ntext = "And a text"', "/prompt"),
         ("[columns]", "[columns", "not valid TOML"),
+        (
+            "[record]",
+            '[splits.twin]\ndirectory = "My_Dev"\ntable = "clips.csv"\n\n[record]',
+            "two splits make the directory",
+        ),
     ],
 )
 def test_a_recipe_that_is_wrong_says_where(world: World, old: str, new: str, words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -35,7 +36,7 @@ def test_text_however_it_is_cut(cells: list[str | None], cuts: list[int]) -> Non
     array = pa.array(cells, pa.string())
     digest = TableDigest(["text"])
     edges = sorted({0, len(cells), *(min(cut, len(cells)) for cut in cuts)})
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         digest.update([array.slice(start, end - start)])
     assert (digest.rows, digest.hexdigest()) == (len(cells), literal({"text": cells}))
 

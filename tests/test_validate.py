@@ -16,8 +16,8 @@ from prep import schemas
 from prep.errors import UsageError
 from prep.findings import Report
 from prep.layouts import conversations_checks
-from prep.manifest import FileRow, RecordRow, rows_digest, write_table
-from prep.proof import TABLES, table_digest
+from prep.manifest import FileRow, RecordRow, column_names, rows_digest, write_table
+from prep.proof import table_digest
 from prep.recipe import canonical_json, load_recipe
 from prep.validation import validate
 from prep.workspace import Lock, ledger_path
@@ -413,7 +413,7 @@ def test_the_digest_of_a_file_is_that_of_its_rows(tmp_path_factory: Any, values:
     ]
     for name, rows, kind in (("files", files, FileRow), ("records", records, RecordRow)):
         write_table(folder / name, rows, kind)
-        assert table_digest(folder / name, TABLES[name]) == (len(rows), rows_digest(rows, kind))
+        assert table_digest(folder / name, column_names(kind)) == (len(rows), rows_digest(rows, kind))
 
 
 def test_a_tree_that_another_user_owns_is_read_only(proved: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from prep.errors import UsageError
 from prep.manifest import Manifest
+from prep.recognise import find_datasets
 
 __all__ = ["Reader", "open"]
 
@@ -33,11 +34,16 @@ def open(directory: str | Path) -> Reader:
     Raises UsageError if there is no finished dataset, PrepError if its manifest is broken.
     """
     root = Path(directory)
+    if root.exists() and not root.is_dir():
+        raise UsageError(f"{root} is not a directory.", remedy="Give the directory of a dataset.")
     manifest = Manifest.load(root)
     if manifest is None:
+        below = find_datasets(root) if root.is_dir() else []
         raise UsageError(
-            f"{root} holds no finished dataset.",
-            remedy="Prepare one, or run `prep adopt` on a tree that another tool made.",
+            f"{root} is no finished dataset.",
+            remedy=f"Give the directory of one, such as {root / below[0]}."
+            if below and below != [""]
+            else "Prepare one, or run `prep adopt` on a tree that another tool made.",
         )
     kind = manifest.document["kind"]
     if kind not in _READERS:

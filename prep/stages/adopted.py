@@ -19,7 +19,7 @@ from prep.findings import Finding, found
 from prep.layouts.disk import is_leftover
 from prep.manifest import Manifest
 from prep.pool import map_threads
-from prep.progress import progress
+from prep.progress import counted, progress
 from prep.stages import payload
 from prep.stages.conversations_run import Reading, Run
 from prep.stages.conversations_views import changed_views
@@ -66,14 +66,14 @@ class Adoption:
             return
         if self.changed:
             raise WouldChangeError(
-                f"{run.root}: {len(self.changed)} conversation files hold another text than the recipe "
-                f"gives, the first {self.changed[0]}.",
+                f"{run.root} holds another text than the recipe gives in "
+                f"{counted(len(self.changed), 'conversation file')}, the first {self.changed[0]}.",
                 remedy="Give the options it was made with (--score-field, --include-caption, --prompt), "
                 "or --update to write the recipe's text.",
             )
         if self.unnamed:
             raise WouldChangeError(
-                f"{run.root}: {len(self.unnamed)} clips and conversations belong to no row that is read, "
+                f"{run.root} holds {counted(len(self.unnamed), 'file')} of no row that is read, "
                 f"the first {self.unnamed[0]}.",
                 remedy="Give the --source and --limit it was made with, or --update to take them out.",
             )

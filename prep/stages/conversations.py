@@ -15,6 +15,7 @@ from pathlib import Path
 from prep.errors import FetchError, PrepError, UsageError, WouldChangeError
 from prep.findings import found
 from prep.manifest import MANIFEST, STATE, Manifest, RecordRow, write_table
+from prep.progress import counted
 from prep.recipe import Recipe, Split
 from prep.stages import payload
 from prep.stages.conversations_plan import Adopt, planned
@@ -122,7 +123,7 @@ def _keep_for_update(workspace: Workspace, result: Result, options: Options) -> 
     if result.outcome != "unchanged" or options.prune or not waiting:
         return False
     result.notes.append(
-        f"{waiting} clips of an unfinished update are kept; --update goes on with it, --prune deletes them"
+        f"{counted(waiting, 'clip')} of an unfinished update kept; --update goes on, --prune deletes"
     )
     return True
 
@@ -241,15 +242,19 @@ def _is_enough(run: Run, gathered: payload.Gathered, result: Result) -> bool:
     transient = [error for error in gathered.failures.values() if error.transient]
     if transient and not run.options.give_up:
         result.outcome = "incomplete"
-        result.message = f"{len(transient)} clips could not be had this time; {transient[0].message}"
+        result.message = (
+            f"{counted(len(transient), 'clip')} could not be had this time, such as {transient[0].message}"
+        )
         remedy = transient[0].remedy or "Run the same command again to go on."
         result.remedy = f"{remedy} --give-up counts them as final."
         return False
     if not result.kept:
         result.outcome = "failed"
         result.findings.append(found("TAB008", run.split.directory, f"0 of {result.rows} rows kept"))
-        result.message = f"No row of {result.rows} could be kept."
-        result.remedy = f"`prep failures {run.root}` lists each with its reason."
+        result.message, result.remedy = "The table has no rows.", "Mend the table."
+        if result.rows:
+            result.message = f"None of {counted(result.rows, 'row')} could be kept."
+            result.remedy = f"`prep failures {run.root}` lists each with its reason."
         return False
     coverage = result.kept / result.rows
     if coverage < run.options.min_coverage:

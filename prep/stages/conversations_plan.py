@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-from prep.errors import UsageError
 from prep.files import free_space
 from prep.manifest import STATE, Manifest
-from prep.progress import bytes_text
+from prep.progress import bytes_text, counted
 from prep.stages import payload
 from prep.stages.conversations_run import Reading, Run, result_of
 from prep.stages.finished import accepted_losses, differences, sound_manifest
@@ -55,11 +54,7 @@ def _reusable(run: Run) -> set[str]:
     """The sources whose clips the out-root of --reuse holds."""
     if run.options.reuse is None:
         return set()
-    other = run.options.reuse / run.split.directory
-    manifest = Manifest.load(other)
-    if manifest is None:
-        raise UsageError(f"{other}: has no manifest to reuse.", remedy="Give a finished dataset to --reuse.")
-    return _sound_sources(manifest)
+    return _sound_sources(payload.reused_manifest(run.options.reuse / run.split.directory))
 
 
 def _sound_sources(manifest: Manifest) -> set[str]:
@@ -79,7 +74,7 @@ def _space_notes(run: Run, source: SourceTable, missing: Sequence[str], result: 
         return [f"sizes unknown: no server states them; {free} free"]
     result.bytes = size
     asked = min(payload.HEADS, len(missing))
-    return [f"about {bytes_text(size)} to fetch (estimated from the sizes of {asked} clips); {free} free"]
+    return [f"about {bytes_text(size)} to fetch (estimated from {counted(asked, 'clip')}); {free} free"]
 
 
 def _damage_notes(manifest: Manifest, wanted: set[str]) -> Iterator[str]:
@@ -95,4 +90,4 @@ def _prune_notes(root: Path) -> Iterator[str]:
     unused = root / STATE / "unused"
     files = list(unused.iterdir()) if unused.is_dir() else []
     size = sum(path.stat().st_size for path in files)
-    yield f"--prune would delete {len(files)} unused files, {bytes_text(size)}"
+    yield f"--prune would delete {counted(len(files), 'unused file')}, {bytes_text(size)}"

@@ -21,7 +21,7 @@ from prep.fetch import UrlFetcher
 from prep.files import disk_errors, free_space, is_partial, link_or_copy, move, sync_folder
 from prep.manifest import STATE, Manifest
 from prep.pool import map_threads
-from prep.progress import bytes_text, progress
+from prep.progress import bytes_text, counted, progress
 from prep.stages.options import Options
 from prep.workspace import Content, Workspace
 
@@ -97,11 +97,20 @@ def seed(workspace: Workspace, manifest: Manifest) -> None:
     workspace.ledger.sync()
 
 
-def link_from(workspace: Workspace, other: Path, wanted: set[str]) -> int:
-    """Link the payload of another prepared dataset that `wanted` sources name; returns how many."""
+def reused_manifest(other: Path) -> Manifest:
+    """The manifest of the dataset whose clips --reuse shares; UsageError where there is none."""
     manifest = Manifest.load(other)
     if manifest is None:
-        raise UsageError(f"{other}: has no manifest to reuse.", remedy="Give a finished dataset to --reuse.")
+        raise UsageError(
+            f"{other} has no manifest to reuse.",
+            remedy="Give an out-root to --reuse that holds the finished dataset of each split.",
+        )
+    return manifest
+
+
+def link_from(workspace: Workspace, other: Path, wanted: set[str]) -> int:
+    """Link the payload of another prepared dataset that `wanted` sources name; returns how many."""
+    manifest = reused_manifest(other)
     linked = 0
     sizes = {row.path: row.size for row in manifest.files()}
     for record in manifest.records():
@@ -199,7 +208,7 @@ def _fetch(
         if finding.severity == "error":
             with disk_errors(part):
                 part.unlink()
-            raise FetchError("broken_media", f"{url}: {finding.message}", transient=False)
+            raise FetchError("broken_media", f"{url}: {finding.message}.", transient=False)
     content = Content(fetched.sha256, fetched.size)
     target = workspace.stored(content.sha256)
     with disk_errors(target):
@@ -307,9 +316,10 @@ def prune(workspace: Workspace, *, quiet: bool) -> str:
     """Delete the payload that the dataset no longer names; says how much it is before and after."""
     unused = list(workspace.unused.iterdir()) if workspace.unused.is_dir() else []
     size = sum(path.stat().st_size for path in unused)
+    much = f"{counted(len(unused), 'unused file')}, {bytes_text(size)}"
     if unused and not quiet:
-        sys.stderr.write(f"Deleting {len(unused)} unused files, {bytes_text(size)}, of {workspace.root}\n")
+        sys.stderr.write(f"Deleting {much}, of {workspace.root}\n")
     with disk_errors(workspace.unused):
         for path in unused:
             path.unlink()
-    return f"pruned {len(unused)} unused files, {bytes_text(size)}"
+    return f"pruned {much}"

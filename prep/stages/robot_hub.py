@@ -32,7 +32,8 @@ class HubPlan:
     """What is to come from the Hub: `tree` stands in the Hub's cache, its metadata alone.
 
     `metadata` and `needed` are paths in the dataset; `start` is what precedes them in the
-    repository. `files` and `bytes` count what was placed, or will be.
+    repository. `left_out` are the data and video files that are not fetched: all with metadata only.
+    `files` and `bytes` count what was placed, or will be.
     """
 
     listing: hub.Listing
@@ -40,6 +41,7 @@ class HubPlan:
     tree: Tree
     metadata: list[str]
     needed: list[str]
+    left_out: list[str]
     files: int = 0
     bytes: int = 0
     hashes: dict[str, str] = field(default_factory=dict)
@@ -72,6 +74,12 @@ class HubPlan:
             f"{listing.repo}@{listing.commit} has no {name}, which its episode table needs.",
             remedy="Name another revision in a recipe of your own, or index with --metadata-only.",
         )
+
+    def bytes_left_out(self) -> int | None:
+        """The bytes of what is not fetched; None if the listing does not tell, as offline."""
+        entries = [self.listing.files.get(f"{self.start}{name}") for name in self.left_out]
+        sizes = [entry.size for entry in entries if entry is not None and entry.size is not None]
+        return sum(sizes) if len(sizes) == len(self.left_out) else None
 
     def weigh(self, root: Path, options: RobotOptions) -> None:
         """Count what is not yet in `root`; raises UsageError with the exact bytes beyond the limit."""
@@ -137,8 +145,9 @@ def plan_fetch(recipe: Recipe, part: Split, options: RobotOptions, revision: str
     metadata = [name for root in roots for name in names if name.startswith(f"{root}/meta/".lstrip("/"))]
     folder = _cached(listing, start, metadata, options)
     tree = tree_of(folder, roots)
-    needed = [] if options.metadata_only else list(_needed(tree))
-    return HubPlan(listing, start, tree, metadata, needed)
+    payload = list(_needed(tree))
+    needed, left_out = ([], payload) if options.metadata_only else (payload, [])
+    return HubPlan(listing, start, tree, metadata, needed, left_out)
 
 
 def _is_wanted(root: str, recipe: Recipe, include: str | None) -> bool:

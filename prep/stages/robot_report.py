@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prep.findings import Finding, found
+from prep.progress import bytes_text
 from prep.stages.options import Result
 
 if TYPE_CHECKING:
@@ -215,7 +216,12 @@ def _filter_notes(prepared: Prepared) -> Iterator[str]:
 
 
 def _file_notes(prepared: Prepared) -> Iterator[str]:
-    if prepared.hub is not None and not prepared.options.metadata_only:
+    plan = prepared.hub
+    if plan is not None:
+        total = plan.bytes_left_out() if plan.left_out else None
+        if total is not None:
+            files = counted(len(plan.left_out), "data and video file")
+            yield f"{files} not fetched: {total} bytes ({bytes_text(total)})"
         return
     for name, state in prepared.presences.items():
         start = f"{name}: " if name else ""

@@ -10,6 +10,7 @@ from typing import Any
 from prep.errors import UsageError
 from prep.findings import Finding, found
 from prep.layouts.conversations import Answer, RejectedAnswerError
+from prep.progress import counted
 from prep.prompts import Prompt
 from prep.recipe import Recipe, Split
 from prep.stages.options import Options
@@ -174,21 +175,24 @@ def _table_findings(table: Table, plan: Plan, split: Split, options: Options) ->
     findings = []
     if notes.unused_bad_rows:
         first = notes.unused_bad_column
-        message = f"{notes.unused_bad_rows} rows have bytes that are not UTF-8, first in {first!r}"
+        message = f"bytes that are not UTF-8 in {counted(notes.unused_bad_rows, 'row')}, first in {first!r}"
         findings.append(found("TAB003", name, message, place=str(notes.unused_bad_first)))
     if notes.replaced_rows:
-        message = (
-            f"{notes.replaced_rows} rows have bytes that are not UTF-8 in a used column, replaced as asked"
-        )
+        rows = counted(notes.replaced_rows, "row")
+        message = f"bytes that are not UTF-8 in a used column, replaced as asked in {rows}"
         findings.append(found("TAB010", name, message, place=str(notes.replaced_first)))
     if notes.blank_lines:
         findings.append(
             found(
-                "TAB009", name, f"{notes.blank_lines} blank lines, the first at line {notes.first_blank_line}"
+                "TAB009",
+                name,
+                f"{counted(notes.blank_lines, 'blank line')}, the first at line {notes.first_blank_line}",
             )
         )
     if options.limit is None and split.expected_rows not in (None, len(plan.rows)):
         findings.append(
-            found("TAB007", name, f"{len(plan.rows)} rows, the recipe expects {split.expected_rows}")
+            found(
+                "TAB007", name, f"{counted(len(plan.rows), 'row')}, the recipe expects {split.expected_rows}"
+            )
         )
     return findings

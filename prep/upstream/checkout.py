@@ -231,8 +231,13 @@ def _git(folder: str, *arguments: str) -> bytes:
         ) from error
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode(errors="replace").strip().splitlines()
+        # Advice follows git's own verdict.
+        verdict = next(
+            (line for line in said if line.startswith("fatal: ")), said[-1] if said else "no message"
+        )
+        verdict = verdict.removeprefix("fatal: ").rstrip(".")
         raise UsageError(
-            f"git {arguments[0]} failed in {folder}: {said[-1] if said else 'no message'}.",
+            f"git {arguments[0]} failed in {folder}: {verdict}.",
             remedy="Give a git URL, a checkout or a bare repository of upstream that has the locked commit.",
         ) from error
     return done.stdout

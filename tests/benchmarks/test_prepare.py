@@ -126,7 +126,7 @@ def test_prepare_against_a_plain_download(world: World, tmp_path: Path, benchmar
 
     def ours() -> None:
         number = next(rounds)
-        seconds, peak = run(prepare_command(world, tmp_path / f"o{number}"), world.environment())
+        _seconds, peak = run(prepare_command(world, tmp_path / f"o{number}"), world.environment())
         memory.append(peak)
 
     for number in range(ROUNDS):

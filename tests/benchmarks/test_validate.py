@@ -22,14 +22,14 @@ RECORDS = 20_000
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tree of 20,000 records with captions, its media of 600 bytes each, with a manifest."""
+    """A tree of 20,000 records with captions, its media of 2 kB each, with a manifest."""
     root = tmp_path_factory.mktemp("many") / "val"
     layout = Layout.of(load_recipe("videophy2").document)
     for folder in ("media", "text"):
         (root / folder).mkdir(parents=True)
     for row in range(1, RECORDS + 1):
         question = f"{PROMPT * 20}\nCaption: clip {row} in which something falls off a table\n"
-        (root / layout.media(row)).write_bytes(row.to_bytes(600, "big"))
+        (root / layout.media(row)).write_bytes(row.to_bytes(2000, "big"))
         (root / layout.conversation(row)).write_text(
             json.dumps(conversation(question, "3")), encoding="ascii"
         )

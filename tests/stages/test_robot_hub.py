@@ -100,6 +100,10 @@ def test_metadata_only_fetches_no_more_and_is_completed_later_at_its_commit(
     first = run(tmp_path / "data", metadata_only=True, keep_ranges=str(ranges))
     assert first.outcome == "complete"
     assert {name.split("/")[1] for name in fetched(hub)} == {"meta"}
+    total = sum(payload(tree, "success").values())
+    assert any(
+        note.startswith(f"4 data and video files not fetched: {total} bytes (") for note in first.notes
+    )
     assert first.consumption["train"]["windows"] < first.consumption["train"]["windows_without_filter"]
     assert run(tmp_path / "data", metadata_only=True, keep_ranges=str(ranges)).outcome == "unchanged"
     publish(hub, droid_tree(tmp_path / "newer", lengths=(50, 60, 70)))

@@ -191,7 +191,7 @@ def test_bad_bytes_in_a_column_that_is_read_fail_their_row(world: World) -> None
 def test_bad_bytes_are_replaced_where_that_is_asked(world: World) -> None:
     world.commit(with_bad_bytes(world, "upsampled_caption"))
     result = world.run(include_caption=True, on_bad_bytes="replace")
-    assert (result.outcome, result.kept) == ("complete", 3)
+    assert (result.outcome, result.kept, codes(result)) == ("complete", 3, ["TAB010"])
     assert texts(world.root)["conversation_0002.json"][0].endswith("\nCaption: \ufffda quote\ufffd\n")
 
 
