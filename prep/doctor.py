@@ -151,7 +151,7 @@ def _directory(directory: Path) -> Iterator[Check]:
         remedy="Free some inodes or use another --out-root.",
     )
     if not existing.is_dir():
-        yield Check("directory", f"{existing} is a file", False, remedy="Give a folder.")
+        yield Check("write", f"{existing} is a file", False, remedy="Give a folder.")
         return
     trial = existing / f".prep-doctor-{uuid.uuid4().hex}"
     try:

@@ -30,6 +30,7 @@ from prep.answers import (
 )
 from prep.errors import FetchError, IncompleteError
 from prep.part import Part
+from prep.progress import counted
 
 if TYPE_CHECKING:
     import httpx
@@ -287,7 +288,7 @@ def _is_strong(etag: str | None) -> bool:
 
 
 def _after(attempts: int, error: FetchError) -> FetchError:
-    message = f"{error.message.removesuffix('.')} ({attempts} attempts)."
+    message = f"{error.message.removesuffix('.')} ({counted(attempts, 'attempt')})."
     return FetchError(error.reason, message, transient=True, remedy="Run the same command again later.")
 
 

@@ -24,7 +24,16 @@ from prep.hub_faults import client_faults
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-__all__ = ["Listing", "RemoteFile", "RepoType", "cache_folder", "download", "listing", "parse_source"]
+__all__ = [
+    "Listing",
+    "RemoteFile",
+    "RepoType",
+    "cache_folder",
+    "download",
+    "download_into",
+    "listing",
+    "parse_source",
+]
 
 RepoType = Literal["dataset", "model"]
 
@@ -134,6 +143,39 @@ def download(listing: Listing, path: str, *, offline: bool = False) -> Path:
     return found
 
 
+def download_into(listing: Listing, path: str, folder: Path, *, offline: bool = False) -> Path:
+    """The file, checked against the listing: from the cache if that holds it, else fetched into `folder`.
+
+    For what is read once: it need not stay in the cache beside what is made of it. A fetch that was cut
+    off goes on where it stopped. Raises as `download` does.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    expected = listing.files.get(path)
+    if expected is None:
+        raise _no_such_file(listing, path)
+    cached = try_to_load_from_cache(
+        listing.repo, path, cache_dir=cache_folder(), revision=listing.commit, repo_type=listing.repo_type
+    )
+    if isinstance(cached, str) and _difference(Path(cached), expected) is None:
+        return Path(cached)
+    if _is_offline(offline):
+        return download(listing, path, offline=True)
+    fault: str | None = ""
+    for force in (False, True):
+        found = _until_whole(listing, path, offline=False, force=force, folder=folder)
+        fault = _difference(found, expected)
+        if fault is None:
+            return found
+        found.unlink(missing_ok=True)
+    raise FetchError(
+        "wrong_bytes",
+        f"{listing.repo}@{listing.commit}: {path}: {fault}.",
+        transient=False,
+        remedy="Report it to the repository's owner, or check the mirror in HF_ENDPOINT.",
+    )
+
+
 def cache_folder() -> Path:
     """Where the Hub's cache is, by the client's rules over today's environment."""
     explicit = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
@@ -196,18 +238,23 @@ def _license(info: Any) -> str | None:
 
 
 def _in_cache(listing: Listing, path: str, *, offline: bool, force: bool) -> Path:
+    return _until_whole(listing, path, offline=offline, force=force, folder=None)
+
+
+def _until_whole(listing: Listing, path: str, *, offline: bool, force: bool, folder: Path | None) -> Path:
     """Ask until the body comes whole: only the newer clients go on by themselves after a cut."""
     tries = 0
     while True:
         tries += 1
         try:
-            return _asked_once(listing, path, offline=offline, force=force)
+            return _asked_once(listing, path, offline=offline, force=force, folder=folder)
         except FetchError as error:
             if error.reason != "cut_body" or tries == _TRIES:
                 raise
 
 
-def _asked_once(listing: Listing, path: str, *, offline: bool, force: bool) -> Path:
+def _asked_once(listing: Listing, path: str, *, offline: bool, force: bool, folder: Path | None) -> Path:
+    """The file in the cache, or in `folder` if one is given."""
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     api = _api()
@@ -219,7 +266,8 @@ def _asked_once(listing: Listing, path: str, *, offline: bool, force: bool) -> P
                     path,
                     repo_type=listing.repo_type,
                     revision=listing.commit,
-                    cache_dir=cache_folder(),
+                    cache_dir=cache_folder() if folder is None else None,
+                    local_dir=folder,
                     force_download=force,
                     local_files_only=offline,
                 )

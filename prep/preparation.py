@@ -74,7 +74,7 @@ def _checked(options: Options, recipe: Recipe) -> Options:
 
 
 def _refuse_early(recipe: Recipe, splits: Sequence[Split], out_root: Path, options: Options) -> None:
-    """Raise UsageError for what would only show after the splits before have been fetched."""
+    """Raise UsageError for a wrong place, and for what would show only after the first split is fetched."""
     if out_root.exists() and not out_root.is_dir():
         raise UsageError(f"--out-root {out_root} is a file.", remedy="Give a folder, there or not yet.")
     if (out_root / MANIFEST).is_file() and (out_root / STATE).is_dir():
@@ -82,7 +82,7 @@ def _refuse_early(recipe: Recipe, splits: Sequence[Split], out_root: Path, optio
             f"--out-root {out_root} is itself a prepared dataset.",
             remedy=f"Give the folder above it: `--out-root {out_root.parent}`.",
         )
-    for split in splits:
+    for split in splits[1:]:
         local_table(recipe, split, options)
         if options.reuse is not None:
             reused_manifest(options.reuse / split.directory)

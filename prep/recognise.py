@@ -25,10 +25,11 @@ def find_datasets(root: Path) -> list[str]:
     """The datasets at `root` and below it, as relative paths; the root itself is the empty one.
 
     Those with a manifest or a run's notes at any depth, and trees with a `meta.json` at the root or
-    as its direct children. A dataset's own folders are not searched; a link to a folder is looked at and
-    not followed further.
+    as its direct children. A dataset's own folders are not searched. A link to a dataset counts as one,
+    each dataset once; no other link is followed.
     """
-    return sorted(_found_below(root, "", 0))
+    places = {os.path.realpath(root / below): below for below in sorted(_found_below(root, "", 0))}
+    return sorted(places.values())
 
 
 def _found_below(root: Path, below: str, depth: int, *, linked: bool = False) -> Iterator[str]:
@@ -38,7 +39,7 @@ def _found_below(root: Path, below: str, depth: int, *, linked: bool = False) ->
             listed = list(entries)
     except OSError:
         return  # the walk over the disk reports what cannot be listed, if it is part of a dataset
-    names = {entry.name: entry.is_dir() for entry in listed}
+    names = {entry.name: _is_folder(entry) for entry in listed}
     is_here = _is_manifest(folder, names) or STATE in names or (META in names and depth <= 1)
     if is_here:
         yield below
@@ -50,6 +51,13 @@ def _found_below(root: Path, below: str, depth: int, *, linked: bool = False) ->
         if names[name] and name not in _SKIPPED and not (is_here and name in ("media", "text")):
             inside = f"{below}/{name}".lstrip("/")
             yield from _found_below(root, inside, depth + 1, linked=entry.is_symlink())
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a link that leads in a circle, or to where this user may not look
 
 
 def _is_manifest(folder: Path, names: dict[str, bool]) -> bool:

@@ -233,7 +233,7 @@ def test_the_report_for_machines_is_alone_on_stdout(output: str, place: Path) ->
         assert json.loads(done.stdout)["errors"] == 0
     else:
         assert ET.fromstring(done.stdout).tag == "testsuite"
-    assert done.stderr == "data: 0 errors, 0 warnings\n"
+    assert done.stderr == "0 errors, 0 warnings in data\n"
 
 
 def test_explain_fits_the_terminal_and_lists_every_code() -> None:

@@ -209,6 +209,7 @@ def test_robot_data_go_another_way(tmp_path: Path) -> None:
     robot = next(name for name, path in built_in().items() if 'kind = "lerobot"' in path.read_text())
     with pytest.raises(UsageError, match="is of the kind 'lerobot'"):
         prepare(robot, tmp_path)
+    (tmp_path / "media").mkdir()
     with pytest.raises(UsageError, match="is of the kind 'lerobot'"):
         prep.adopt(tmp_path, recipe=robot, split=load_recipe(robot).splits[0].name)
 
@@ -356,7 +357,7 @@ def test_failures_of_a_run_that_was_killed_are_not_known_yet(world: World) -> No
     (world.root / ".prep" / "ledger").write_bytes(b"")
     with pytest.raises(UsageError, match="has not come to its end") as caught:
         failures(world.root)
-    assert "Run the same command again" in caught.value.remedy
+    assert "Run the prepare command again" in caught.value.remedy
 
 
 def test_a_finished_dataset_without_failures_has_none(world: World) -> None:

@@ -34,7 +34,7 @@ def test_text_names_codes_places_and_the_verdict(report: Report) -> None:
     assert "  … and 25 more\n" in text
     assert "meta.json:line 3, column 5: Expecting value" in text
     assert "WARNING FIL006" in text
-    assert "FIL017 1 times: meant" in text
+    assert "FIL017 1 time: meant" in text
     assert "pixels (level quick)" in text
     assert text.endswith("31 errors, 1 warning in data/val\n")
     assert text.count("Run `prep adopt DIR` to fetch what is missing") == 1

@@ -319,6 +319,17 @@ def test_datasets_are_found_at_any_depth_with_odd_names(tmp_path: Path) -> None:
     assert codes(report) == ["MAN004"]
 
 
+def test_a_link_to_a_dataset_is_that_dataset_once(tmp_path: Path) -> None:
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    make_tree(elsewhere / "val", manifest=True)
+    make_tree(data / "b", manifest=True)
+    (data / "val").symlink_to(elsewhere / "val")
+    (data / "a").symlink_to("b")
+    (data / "circle").symlink_to("circle")
+    (data / "up").symlink_to(tmp_path)
+    assert [entry["path"] for entry in validate(data, level="quick").datasets] == ["b", "val"]
+
+
 def test_an_unfinished_run_and_one_that_goes_on(proved: Path) -> None:
     ledger_path(proved).write_bytes(b"")
     assert codes(validate(proved, level="quick")) == ["LAY003"]

@@ -110,7 +110,7 @@ def test_a_dry_run_says_what_adopting_would_do_and_writes_nothing(world: World) 
     result, adoption = world.adopt(dry_run=True, prune=True)
     assert (result.outcome, result.reused, result.fetched) == ("planned", 2, 6)
     assert len({finding.path for finding in result.findings if finding.path.startswith("media")}) == 5
-    assert any("1 conversation files would be rewritten (needs --update)" in note for note in result.notes)
+    assert any("1 conversation file would be rewritten (needs --update)" in note for note in result.notes)
     assert len(adoption.leftovers) == 2
     assert tree(world.root) == before
 
@@ -159,7 +159,9 @@ def test_a_host_that_is_silent_is_not_asked_for_every_size(world: World) -> None
 def test_other_texts_are_not_rewritten_unasked(world: World) -> None:
     as_upstream(world, 3, field="sa")
     before = tree(world.root)
-    with pytest.raises(WouldChangeError, match="conversation files hold another text") as caught:
+    with pytest.raises(
+        WouldChangeError, match="holds another text than the recipe gives in 3 conversation files"
+    ) as caught:
         world.adopt()
     assert "--score-field" in caught.value.remedy
     assert tree(world.root) == before
@@ -183,12 +185,12 @@ def test_other_texts_are_rewritten_with_update(world: World) -> None:
 def test_clips_of_no_row_are_not_taken_out_unasked(world: World) -> None:
     as_upstream(world, 4)
     before = tree(world.root)
-    with pytest.raises(WouldChangeError, match="4 clips and conversations belong to no row") as caught:
+    with pytest.raises(WouldChangeError, match="holds 4 files of no row") as caught:
         world.adopt(limit=2)
     assert "--limit" in caught.value.remedy
     assert tree(world.root) == before
     planned, _ = world.adopt(limit=2, dry_run=True)
-    assert any("4 clips and conversations of no row would be taken out" in note for note in planned.notes)
+    assert any("4 files of no row would be taken out" in note for note in planned.notes)
     result, _ = world.adopt(limit=2, update=True)
     assert (result.outcome, result.kept) == ("complete", 2)
     unused = {path.read_bytes() for path in (world.root / ".prep" / "unused").iterdir()}
@@ -217,7 +219,7 @@ def test_a_server_that_tells_no_size_leaves_clips_unverified(world: World) -> No
     world.fail(2, FaultKind.NOT_FOUND)
     result, adoption = world.adopt()
     assert (result.outcome, adoption.kept, adoption.unverified) == ("complete", 2, 1)
-    assert any("1 kept clips could not be compared" in note for note in result.notes)
+    assert any("1 kept clip could not be compared" in note for note in result.notes)
 
 
 def test_a_tree_is_adopted_offline_with_the_table_at_hand(world: World) -> None:

@@ -198,7 +198,7 @@ def test_an_incomplete_run_says_how_to_go_on_and_how_to_give_up(world: World) ->
     world.rows(2)
     world.fail(2, FaultKind.UNAVAILABLE)
     result = world.run()
-    assert result.message.startswith("1 clips could not be had this time; ")
+    assert result.message.startswith("1 clip could not be had this time, such as ")
     assert "503" in result.message
     assert "again" in result.remedy
     assert "--give-up" in result.remedy
@@ -246,7 +246,7 @@ def test_nothing_kept_is_a_failure_even_when_all_may_fail(world: World) -> None:
 def test_a_table_without_rows_is_a_failure(world: World) -> None:
     world.commit([])
     result = world.run(min_coverage=0.0)
-    assert (result.outcome, result.rows, result.message) == ("failed", 0, "No row of 0 could be kept.")
+    assert (result.outcome, result.rows, result.message) == ("failed", 0, "The table has no rows.")
     world.rows(1)
     assert world.run(refresh=True).outcome == "complete"
 
@@ -305,7 +305,7 @@ def test_a_removed_row_leaves_its_clip_aside_until_it_is_pruned(world: World) ->
     size = unused.stat().st_size
     pruned = world.run(prune=True)
     assert pruned.outcome == "unchanged"
-    assert any(note.startswith("pruned 1 unused files, ") for note in pruned.notes), (size, pruned.notes)
+    assert any(note.startswith("pruned 1 unused file, ") for note in pruned.notes), (size, pruned.notes)
     world.run(out=world.folder / "fresh")
     assert tree(world.root) == tree(world.folder / "fresh" / "videophy2_val")
 
@@ -350,7 +350,7 @@ def test_an_update_that_fails_leaves_the_finished_dataset_and_its_clips(world: W
 
     plain = world.run()
     assert plain.outcome == "unchanged"
-    assert any("1 clips of an unfinished update" in note for note in plain.notes)
+    assert any("1 clip of an unfinished update" in note for note in plain.notes)
     world.hub.faults.clear()
     result = world.run(update=True, refresh=True)
     assert (result.kept, world.fetched()) == (4, ["4.mp4"])
@@ -518,7 +518,7 @@ def test_a_dry_run_writes_nothing_and_says_what_would_be_fetched(world: World) -
     assert (result.rows, result.kept, result.fetched, result.reused) == (40, 39, 39, 0)
     assert result.failed == {"not_an_integer": 1}
     assert result.bytes == 39 * len(world.clip(1))
-    assert any("estimated from the sizes of 32 clips" in note for note in result.notes)
+    assert any("estimated from 32 clips" in note for note in result.notes)
     heads = [record for record in world.hub.requests if record.method == "HEAD" and "/files/" in record.path]
     assert len(heads) == 32
     assert world.fetched() == []
@@ -537,8 +537,8 @@ def test_a_dry_run_on_a_finished_dataset_says_what_would_change(world: World) ->
     told = "\n".join(result.notes)
     assert 'would change score_field: "pc" → "sa" (needs --update)' in told
     assert "would change source table" in told
-    assert "would mend 1 files" in told
-    assert "1 clips would no longer be named" in told
+    assert "would mend 1 file missing" in told
+    assert "1 clip would no longer be named" in told
     assert "--prune would delete 0 unused files" in told
     assert tree(world.root) == before
 

@@ -201,7 +201,7 @@ def test_bad_bytes_in_a_column_that_is_not_read_are_a_warning(world: World) -> N
     assert (result.outcome, result.kept, codes(result)) == ("complete", 3, ["TAB003"])
     (finding,) = [finding for finding in result.findings if finding.code == "TAB003"]
     assert (finding.severity, finding.path) == ("warning", "videophy2_test.csv")
-    assert "1 rows" in finding.message
+    assert "1 row" in finding.message
     assert "upsampled_caption" in finding.message
 
 
