@@ -94,7 +94,9 @@ def check_image(
 def _without_bytes(data: bytes | None, name: str | None, path: str, place: str) -> Finding | None:
     """What is wrong before anything is decoded."""
     if data is None:
-        where = f"only the path {name!r}, which leads out of the dataset" if name else "neither bytes nor path"
+        where = (
+            f"only the path {name!r}, which leads out of the dataset" if name else "neither bytes nor path"
+        )
         return found("IMG001", path, where, place=place)
     if not data:
         return found("IMG002", path, _named(name, "0 bytes"), place=place)

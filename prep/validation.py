@@ -7,6 +7,7 @@ deep       standard, and every frame decoded, every sha256 computed
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 from array import array
@@ -28,10 +29,15 @@ from prep.manifest import MANIFEST, STATE
 from prep.proof import Proof, check_sizes, holds_content_twice, leaves, load_proof
 from prep.recognise import find_datasets, other_layout
 from prep.rules import guarded
-from prep.validation_robot import RobotCheck, find_roots
+from prep.validation_robot import find_roots
 from prep.workspace import held_by, ledger_path
 
 __all__ = ["Level", "validate"]
+
+_CHECKS: Final = {
+    "lerobot": "prep.validation_robot:RobotCheck",
+}
+"""For each kind but conversations the class that checks a dataset of it."""
 
 Level = Literal["quick", "standard", "deep"]
 
@@ -172,7 +178,7 @@ class _Dataset:
         self.run_state()
         proof = self.proof()
         kind = self.kind(proof)
-        records = self.robot(proof) if kind == "lerobot" else self.conversations(proof)
+        records = self.conversations(proof) if kind == "conversations" else self.other(kind, proof)
         self.report.datasets.append(
             {
                 "path": self.below or ".",
@@ -186,6 +192,8 @@ class _Dataset:
     def kind(self, proof: Proof | None) -> str:
         """The kind that the manifest states, else what the directory looks like."""
         stated = proof.document.get("kind") if proof else None
+        if stated not in (None, "conversations", *_CHECKS):
+            stated = None  # MAN001 has told of it; the tree is judged by what it looks like
         if stated is None and not (self.root / META).exists() and find_roots(self.root):
             return "lerobot"
         return str(stated or "conversations")
@@ -198,10 +206,22 @@ class _Dataset:
             self.costly(proof, scanned)
         return scanned.records
 
-    def robot(self, proof: Proof | None) -> int:
-        """Check a robot dataset; the number of its episodes."""
+    def other(self, kind: str, proof: Proof | None) -> int:
+        """Check a dataset of another kind by the check of its own; the number of its records."""
+        module, _, name = _CHECKS[kind].partition(":")
         options = self.options
-        return RobotCheck(self.root, proof, options.level, options.jobs, self.report, self.emit).run()
+        check = getattr(importlib.import_module(module), name)(
+            self.root,
+            proof,
+            options.level,
+            options.jobs,
+            self.report,
+            self.emit,
+            sample=options.sample,
+            seed=options.seed,
+        )
+        records: int = check.run()
+        return records
 
     def run_state(self) -> None:
         """LAY003 and LAY004: is a run unfinished, or going on?"""

@@ -53,6 +53,8 @@ class RobotCheck:
     jobs: int
     report: Report
     emit: Emit
+    sample: int | None = None
+    seed: int = 0
 
     def run(self) -> int:
         """Check roots, files against the manifest, and indices; the number of episodes."""
@@ -79,16 +81,18 @@ class RobotCheck:
             reader="upstream" if rules.get("episodes_from") == "rows" else "lerobot",
             needs_ids=True if "filter" in recipe else None,
             jobs=self.jobs,
+            sample=self.sample,
+            seed=self.seed,
             report=self.report,
         )
         for finding in findings:
             self.emit(replace(finding, path=f"{name}/{finding.path}".strip("/")))
 
     def _sizes(self) -> Iterator[Finding]:
-        """The files that the manifest lists: there, and of the size that it states."""
+        """The files that the manifest lists: there, of its size, and at deep of its sha256 if stated."""
         assert self.proof is not None
-        for paths, sizes in self.proof.columns("files", "path", "size"):
-            for path, size in zip(paths, sizes, strict=True):
+        for rows in self.proof.columns("files", "path", "size", "sha256"):
+            for path, size, stated in zip(*rows, strict=True):
                 try:
                     there = os.stat(self.root / path).st_size  # noqa: PTH116 - one call a file, of many
                 except OSError as error:
@@ -96,6 +100,8 @@ class RobotCheck:
                     continue
                 if there != size:
                     yield found("FIL003", path, f"{there} bytes; the manifest states {size}")
+                elif self.level == "deep" and stated and (digest := sha256_of(self.root / path)) != stated:
+                    yield found("FIL004", path, f"the sha256 is {digest}; the manifest states {stated}")
 
     def _indices(self) -> Iterator[Finding]:
         """Each saved index against the files that it was built from: by size, beyond quick by hash."""

@@ -85,6 +85,7 @@ def test_a_cut_names_both_numbers(clips: dict[str, Path], scratch: Path) -> None
     cut.write_bytes(data[:-10])
     [finding] = check_structure(cut)
     assert (finding.code, finding.path) == ("FIL016", "numbers.mp4")
+    assert "numbers.mp4" not in finding.message, "the path stands before the message"
     assert str(len(data)) in finding.message
     assert str(len(data) - 10) in finding.message
 

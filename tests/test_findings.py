@@ -146,6 +146,12 @@ def test_an_unknown_code_is_refused_with_the_near_one(given: str, meant: str) ->
     assert meant in error.value.remedy
 
 
+def test_the_letters_of_a_family_list_its_codes() -> None:
+    lines = explain("lay").splitlines()
+    assert [line.split()[0] for line in lines] == [code for code in catalogue() if code.startswith("LAY")]
+    assert lines
+
+
 def test_the_list_has_a_line_for_each_code() -> None:
     assert [line.split()[0] for line in listing().splitlines()] == list(catalogue())
 

@@ -103,6 +103,20 @@ def test_wrong_usage_of_one_split_stops_all(world: World) -> None:
         both(world, score_field="sa")
 
 
+@pytest.mark.parametrize("wrong", [{"sources": {"val": "/not/there"}}, {"reuse": Path("not/there")}])
+def test_what_is_wrong_with_a_later_split_is_said_before_the_first_is_fetched(
+    world: World, wrong: dict[str, object]
+) -> None:
+    serve_train(world, 11)
+    if "reuse" in wrong:
+        prepare("videophy2", world.folder / "other", split="train", options=world.options())
+        wrong = {"reuse": world.folder / "other"}
+    world.hub.requests.clear()
+    with pytest.raises(UsageError, match="split val|videophy2_val has no manifest"):
+        both(world, **wrong)
+    assert (world.hub.requests, world.out.exists()) == ([], False)
+
+
 def test_a_missing_prompt_stops_before_anything_is_fetched(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

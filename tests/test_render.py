@@ -48,6 +48,13 @@ def test_text_is_bounded_and_free_of_control_characters(report: Report) -> None:
     text.encode("utf-8")
 
 
+def test_one_of_a_kind_is_counted_in_the_singular() -> None:
+    report = Report("data/val")
+    for what, number in (("files hashed", 1), ("frame tables", 1), ("records", 2), ("videos", 0)):
+        report.count(what, number)
+    assert "Checked: 1 file hashed, 1 frame table, 2 records\n" in render_text(report)
+
+
 def test_text_of_a_clean_report(tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "val", 1, manifest=True)
     assert render_text(validate(tree, level="quick")).splitlines()[-1] == f"0 errors, 0 warnings in {tree}"

@@ -75,6 +75,7 @@ def test_a_bare_tree_is_checked_with_a_warning(tmp_path: Path) -> None:
 
 def test_one_meta_file_and_one_conversation(proved: Path) -> None:
     assert validate(proved / "meta.json").checked["records"] == 3
+    assert validate(proved / "manifest.json").checked["records"] == 3
     (proved / "text/conversation_0001.json").write_text("{", encoding="ascii")
     report = validate(proved / "text/conversation_0001.json")
     assert codes(report) == ["TXT003"]
@@ -247,7 +248,8 @@ def test_a_manifest_without_our_version_still_reads(proved: Path) -> None:
 def test_a_cut_manifest_and_a_cut_table(proved: Path) -> None:
     table = proved / ".prep/files.parquet"
     table.write_bytes(table.read_bytes()[:-20])
-    assert codes(validate(proved, level="quick")) == ["MAN002"]
+    report = validate(proved, level="quick")
+    assert codes(report) == ["MAN002"]
     (proved / "manifest.json").write_text('{"schema": "prep', encoding="ascii")
     report = validate(proved, level="quick")
     assert codes(report) == ["MAN001"]

@@ -236,8 +236,12 @@ def int64_column(table: pa.Table, name: str) -> Numbers:
     column = table[name]
     if column.null_count or not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         what = f"{column.null_count} empty cells" if column.null_count else f"the type {column.type}"
-        raise PrepError(f"The column {name} of the episode table has {what}; whole numbers are needed.")
-    chunks = [_from_buffer(chunk) for chunk in column.cast(pa.int64()).chunks]
+        raise PrepError(f"The column {name} has {what}; whole numbers are needed.")
+    try:
+        whole = column.cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise PrepError(f"The column {name} has other values than whole numbers: {error}.") from error
+    chunks = [_from_buffer(chunk) for chunk in whole.chunks]
     return np.concatenate(chunks) if chunks else np.empty(0, np.int64)
 
 

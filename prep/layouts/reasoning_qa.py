@@ -23,6 +23,7 @@ __all__ = [
     "Mode",
     "Sampling",
     "conversation",
+    "media_folder",
     "media_root",
     "stored_names",
     "target",
@@ -96,6 +97,14 @@ class Sampling:
         """The raw items, from 0, of which some sample is exposed; the cut by the limit is seen to."""
         each = 2 if self.mode == "hybrid" else 1
         count = -(-self.exposed(items) // each)
+        return range(self.offset, self.offset + count * self.stride, self.stride)
+
+    def thinks(self, items: int) -> range:
+        """The raw items, from 0, of which the think form is exposed."""
+        if self.mode == "answer":
+            return range(0)
+        exposed = self.exposed(items)
+        count = exposed // 2 if self.mode == "hybrid" else exposed
         return range(self.offset, self.offset + count * self.stride, self.stride)
 
     def as_dict(self) -> dict[str, Any]:
@@ -190,6 +199,11 @@ def media_root(annotation: Path, embedded: str | None, given: Path | None) -> Me
 
 def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100 - links are kept, since the user knows the path by them
+
+
+def media_folder(number: int, count: int) -> str:
+    """Where the media of root `number`, from 0, of `count` stand in a prepared dataset."""
+    return MEDIA if count == 1 else f"{MEDIA}/{number + 1:03d}"
 
 
 def stored_names(names: Sequence[str]) -> list[str]:

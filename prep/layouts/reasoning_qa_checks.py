@@ -36,8 +36,8 @@ _REMEDY: Final = "Name the right --media-root, or correct the item's video_id."
 class Annotation:
     """One annotation file: where it stands, the name that findings call it by, and what it holds.
 
-    `size` is in bytes. `items` counts raw items, and `plain` those of them without reasoning.
-    `videos` are the media ids of its exposed items, in order, each once, and where each was first met.
+    `size` is in bytes. `items` counts raw items, and `plain` those whose think form is exposed
+    and that have no reasoning. `videos` are the media ids of its exposed items, in order, each once, and where each was first met.
     """
 
     path: Path
@@ -169,35 +169,34 @@ class Scan:
         usable = [each for each in read if each is not None]
         total = sum(annotation.items for annotation, _ in usable)
         touched = self.sampling.touched(total) if self.sampling is not None else range(total)
+        thinks = self.sampling.thinks(total) if self.sampling is not None else range(0)
         start = 0
         for annotation, items in usable:
             self._root(annotation)
-            self._items(annotation, items, touched, start)
+            self._items(annotation, items, touched, thinks, start)
             self._media(annotation)
             start += annotation.items
             self.annotations.append(annotation)
         self._whole(total)
         return self.annotations
 
-    def _items(self, annotation: Annotation, items: Iterable[Any], touched: range, start: int) -> None:
+    def _items(
+        self, annotation: Annotation, items: Iterable[Any], touched: range, thinks: range, start: int
+    ) -> None:
         self.seen.begin(annotation.name)
         for index, item in enumerate(items):
             exposed = start + index in touched
             for finding in item_findings(item, annotation.name, f"/items/{index}", exposed=exposed):
                 self.emit(finding)
-            video = item.get("video_id") if isinstance(item, dict) else None
-            video = video if isinstance(video, str) else ""
+            video = _text(item, "video_id")
             self.seen.take(item, os.path.join(annotation.root.path, video) if video else "")  # noqa: PTH118 - as upstream
             if exposed and video:
                 annotation.videos.setdefault(video, index)
-            if exposed and video and not item.get("reasoning"):
+            if video and start + index in thinks and not _text(item, "reasoning"):
                 annotation.plain += 1
-        self._reasoning(annotation)
-
-    def _reasoning(self, annotation: Annotation) -> None:
-        mode = self.sampling.mode if self.sampling is not None else "answer"
-        if mode != "answer" and annotation.plain:
-            twice = "; hybrid shows the answer alone twice" if mode == "hybrid" else ""
+        if annotation.plain:
+            hybrid = self.sampling is not None and self.sampling.mode == "hybrid"
+            twice = "; hybrid shows the answer alone twice" if hybrid else ""
             message = f"{annotation.plain} of the exposed items have no reasoning{twice}"
             self.emit(found("REA005", annotation.name, message))
 
@@ -232,6 +231,11 @@ class Scan:
             offset = f", offset {self.sampling.offset}" if self.sampling is not None else ""
             name = self.annotations[0].name if self.annotations else ""
             self.emit(found("REA008", name, f"0 samples of {total} items{offset}"))
+
+
+def _text(item: Any, key: str) -> str:
+    value = item.get(key) if isinstance(item, dict) else None
+    return value if isinstance(value, str) else ""
 
 
 def media_findings(annotation: Annotation, video: str, place: str) -> Iterator[Finding]:

@@ -91,7 +91,7 @@ def _source(recipe: Recipe, split: str, asked: Asked) -> Source | None:
             value not in (None, ()) for value in (asked.media_roots, asked.mode, asked.stride, asked.limit)
         ):
             raise UsageError(
-                f"{variable(split, 'ANNOTATIONS')} would be empty: settings are given for {split}, and no file.",
+                f"{variable(split, 'ANNOTATIONS')} would be empty: {split} has settings, and no file.",
                 remedy=f"Give --{split} FILE.json.",
             )
         return None
@@ -104,7 +104,7 @@ def _source(recipe: Recipe, split: str, asked: Asked) -> Source | None:
 def _sampling(recipe: Recipe, split: str, asked: Asked) -> Sampling:
     own: Mapping[str, Any] = recipe.document.get("sampling", {}).get(split, {})
     default: Mode = "hybrid" if split == "train" else "answer"
-    mode = asked.mode or own.get("response_mode", default)
+    mode: Any = asked.mode or own.get("response_mode", default)
     base = Sampling(
         mode,
         own.get("sample_stride", 1),
@@ -134,7 +134,7 @@ def _check_paths(split: str, annotations: Sequence[Path], roots: Sequence[Path])
             )
     if len(roots) not in (0, 1, len(annotations)):
         raise UsageError(
-            f"{variable(split, 'MEDIA_ROOTS')} has {len(roots)} roots for {len(annotations)} annotation files.",
+            f"{variable(split, 'MEDIA_ROOTS')} has {len(roots)} roots for {len(annotations)} files.",
             remedy="Give one root for all files, or one for each, in their order.",
         )
     for root in roots:

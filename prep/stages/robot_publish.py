@@ -255,6 +255,7 @@ def _facts(prepared: Prepared, before: Manifest | None) -> dict[str, Any]:
         "details": {
             "form": prepared.tree.form,
             "metadata_only": all(state.is_metadata_only for state in prepared.presences.values()),
+            **({"statistics": recipe.document["statistics"]} if "statistics" in recipe.document else {}),
         },
         "fingerprint": hashlib.sha256(canonical_json(inputs)).hexdigest(),
     }

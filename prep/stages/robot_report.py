@@ -102,6 +102,7 @@ def report(prepared: Prepared) -> Result:
         *_filter_notes(prepared),
         *_file_notes(prepared),
         *_reader_notes(prepared),
+        *_statistics_note(prepared),
     ]
     errors = [item for item in result.findings if item.severity == "error"]
     if errors:
@@ -228,6 +229,14 @@ def _file_notes(prepared: Prepared) -> Iterator[str]:
         if state.missing_count:
             files = counted(state.missing_count, "data and video file")
             yield f"{start}{files} not there: indexed from the metadata alone"
+
+
+def _statistics_note(prepared: Prepared) -> Iterator[str]:
+    """By which file upstream normalises the actions, and at which rate it was made."""
+    statistics = prepared.recipe.document.get("statistics")
+    if statistics is not None:
+        name, rate = statistics["upstream_file"].rpartition("/")[2], prepared.recipe.document["roots"]["fps"]
+        yield f"upstream normalises the actions by {name} ({statistics['block']}, {rate:g} frames a second)"
 
 
 def _reader_notes(prepared: Prepared) -> Iterator[str]:

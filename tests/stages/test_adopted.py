@@ -11,6 +11,7 @@ import pytest
 from prep.errors import PrepError, UsageError, WouldChangeError
 from prep.loopback import Fault, FaultKind
 from prep.manifest import Manifest
+from prep.preparation import adopt
 from prep.prompts import resolve_prompt
 from prep.recipe import load_recipe
 from tests.world import TABLE, World, csv_bytes, tree
@@ -294,6 +295,17 @@ def test_a_dataset_with_a_broken_manifest_is_proved_again(world: World, broken: 
     assert tree(world.root) == before
 
 
+def test_counts_that_cannot_be_ask_for_no_more_than_all_rows(world: World) -> None:
+    world.rows(2)
+    world.run()
+    before = tree(world.root)
+    manifest = world.root / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"kept": 2', '"kept": 3'))
+    result, _ = world.adopt()
+    assert (result.outcome, result.kept) == ("complete", 2)
+    assert tree(world.root) == before
+
+
 def test_a_dataset_with_a_lost_proof_is_proved_again(world: World) -> None:
     world.rows(3)
     world.fail(2, FaultKind.GONE)
@@ -356,3 +368,36 @@ def test_what_is_no_tree_at_all_is_wrong_usage(world: World, make: bool) -> None
         world.root.mkdir(parents=True)
     with pytest.raises(UsageError, match="neither meta.json nor media/" if make else "is not a directory"):
         world.adopt()
+
+
+# What is no tree of conversations.
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (["datasets--a--b/snapshots/main/x"], "a folder of the Hub's cache: dataset a/b"),
+        (["state.json", "dataset_info.json"], "a Dataset saved by `datasets`"),
+        (["one/meta.json"], "such as {root}/one"),
+        (["meta/info.json"], "prep lerobot --root {root}"),
+        (["rows.csv"], "a source table, rows.csv"),
+        ([], "holds neither meta.json nor media/ nor text/"),
+    ],
+)
+def test_another_layout_is_refused_by_its_name(tmp_path: Path, files: list[str], words: str) -> None:
+    root = tmp_path / "tree"
+    root.mkdir()
+    for name in files:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("{}")
+    for options in ({}, {"recipe": "videophy2", "split": "val"}):
+        with pytest.raises(UsageError) as caught:
+            adopt(root, **options)  # type: ignore[arg-type]
+        assert words.format(root=root) in f"{caught.value.message} {caught.value.remedy}"
+
+
+def test_a_recipe_of_several_splits_wants_one_named(world: World, tmp_path: Path) -> None:
+    as_upstream(world, 1, root=tmp_path / "by-hand")
+    with pytest.raises(UsageError, match="any split of the recipe videophy2") as caught:
+        adopt(tmp_path / "by-hand", recipe="videophy2")
+    assert caught.value.remedy == "Name it with --split: train, val."
