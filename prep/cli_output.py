@@ -94,7 +94,8 @@ def _wrapped(label: str, text: str, indent: int | None = None) -> str:
 
 def _consumption(consumption: Mapping[str, object]) -> str:
     answers = consumption.get("answers")
-    text = f"{consumption['samples']} samples a pass"
+    samples = consumption["samples"]
+    text = f"{counted(samples, 'sample') if isinstance(samples, int) else samples} a pass"
     if isinstance(answers, dict) and len(answers) <= 10:
         text += "; answers " + ", ".join(f"{answer}: {count}" for answer, count in answers.items())
     return text

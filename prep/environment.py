@@ -183,11 +183,20 @@ def _overrides(manifest: Manifest, recipe: Recipe, filter_sha256: str | None) ->
 def _variables(manifest: Manifest, recipe: Recipe) -> Mapping[str, str]:
     name = manifest.document["name"]
     absolute = _absolute(manifest.root)
+    if recipe.kind == "reasoning_qa":
+        from prep.layouts.reasoning_qa_tree import environment
+
+        return {**_of_templates(recipe, absolute), **environment(absolute, manifest.document)}
     needs_name = any("{out_root}" in template for template in recipe.environment.values())
     if needs_name and absolute.name != name:
         raise UsageError(
             f"{absolute}: upstream looks for a directory named {name}.", remedy=f"Rename it to {name}."
         )
+    return _of_templates(recipe, absolute)
+
+
+def _of_templates(recipe: Recipe, absolute: Path) -> dict[str, str]:
+    """The variables of the recipe's own table, their places filled in."""
     parent = str(absolute.parent)
     values = {"out_root": parent, "parent": parent, "directory": str(absolute)}
     for variable, template in recipe.environment.items():
@@ -207,9 +216,17 @@ def _missing_splits(wanted: list[tuple[Manifest, Recipe]]) -> Iterator[str]:
     there = {(recipe.name, manifest.document["split"]) for manifest, recipe in wanted}
     for manifest, recipe in {recipe.name: (manifest, recipe) for manifest, recipe in wanted}.values():
         for split in recipe.splits:
-            beside = manifest.root.absolute().parent / split.directory / MANIFEST
+            beside = _out_root(manifest, recipe) / split.directory / MANIFEST
             if (recipe.name, split.name) not in there and not beside.is_file():
                 yield f"not there: {split.directory} (split {split.name}), which the recipe reads as well"
+
+
+def _out_root(manifest: Manifest, recipe: Recipe) -> Path:
+    """The folder above a dataset's directory, which may be several names deep."""
+    own = next((split for split in recipe.splits if split.name == manifest.document["split"]), None)
+    depth = own.directory.count("/") + 1 if own is not None else 1
+    parents = manifest.root.absolute().parents
+    return parents[min(depth, len(parents)) - 1]
 
 
 def _absolute(path: Path) -> Path:

@@ -120,16 +120,28 @@ def tables_digest(files: str, records: str) -> str:
 
 def write_table(path: Path, rows: Sequence[FileRow | RecordRow], row_type: type) -> None:
     """Write rows as parquet, whole; equal rows give equal bytes."""
+    _write_parts(path, [rows], row_type)
+
+
+def _write_parts(
+    path: Path, parts: Iterable[Sequence[FileRow | RecordRow]], row_type: type
+) -> tuple[int, str]:
+    """Write rows that come in parts, each a row group; how many they are, and the digest over them."""
     import io
 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema = _arrow_schema(row_type)
-    buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_arrays(_columns(rows, schema), schema=schema), buffer, compression="zstd")
+    digest, buffer = TableDigest(schema.names), io.BytesIO()
+    with pq.ParquetWriter(buffer, schema, compression="zstd") as writer:
+        for rows in parts:
+            columns = _columns(rows, schema)
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+            digest.update(columns)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, buffer.getvalue())
+    return digest.rows, digest.hexdigest()
 
 
 def _columns(rows: Sequence[FileRow | RecordRow], schema: pa.Schema) -> list[pa.Array]:
@@ -209,13 +221,25 @@ class Manifest:
         cls, root: Path, facts: Mapping[str, Any], files: Sequence[FileRow], records: Sequence[RecordRow]
     ) -> Manifest:
         """Write both tables, then the manifest; `facts` are the rest of the document."""
-        write_table(root / FILES_TABLE, files, FileRow)
-        write_table(root / RECORDS_TABLE, records, RecordRow)
-        digests = rows_digest(files, FileRow), rows_digest(records, RecordRow)
-        tables = {
-            "files": {"path": FILES_TABLE, "rows": len(files), "sha256": digests[0]},
-            "records": {"path": RECORDS_TABLE, "rows": len(records), "sha256": digests[1]},
-        }
+        return cls.write_parts(root, facts, files, [records])
+
+    @classmethod
+    def write_parts(
+        cls,
+        root: Path,
+        facts: Mapping[str, Any],
+        files: Sequence[FileRow],
+        records: Iterable[Sequence[RecordRow]],
+    ) -> Manifest:
+        """As `write`, with the records in parts, of which one is in memory at a time."""
+        tables, digests = {}, []
+        for name, path, parts, row_type in (
+            ("files", FILES_TABLE, [files], FileRow),
+            ("records", RECORDS_TABLE, records, RecordRow),
+        ):
+            rows, digest = _write_parts(root / path, parts, row_type)
+            tables[name] = {"path": path, "rows": rows, "sha256": digest}
+            digests.append(digest)
         document = {
             "schema": SCHEMA,
             **facts,

@@ -243,11 +243,12 @@ def _refuse_other_tree(root: Path) -> None:
     if any((root / name).exists() for name in (META, "media", "text")):
         return
     message, remedy = f"{root} holds neither meta.json nor media/ nor text/", ""
-    below, other = find_datasets(root), other_layout(root)
+    below, robots, other = find_datasets(root), find_roots(root), other_layout(root)
     if below:
         remedy = f"Give one tree, such as {root / below[0]}."
-    elif find_roots(root):
-        message, remedy = f"{root} is a LeRobot tree", f"Use `prep lerobot --root {root}`."
+    elif robots:
+        tree = root / robots[0]
+        message, remedy = f"{tree} is a LeRobot tree", f"Use `prep lerobot --root {tree}`."
     elif other.code == "LAY001":
         message, remedy = f"{root} is no prepared tree; it holds {other.message}", other.remedy
     raise UsageError(f"{message}.", remedy=remedy or "Give the directory of a conversations tree.")

@@ -26,6 +26,7 @@ from prep.layouts.conversations_turns import IMAGES, Wanted
 from prep.layouts.disk import check_disk
 from prep.layouts.repeats import THRESHOLDS
 from prep.manifest import MANIFEST, STATE
+from prep.progress import counted
 from prep.proof import Proof, check_sizes, holds_content_twice, leaves, load_proof
 from prep.recognise import find_datasets, other_layout
 from prep.rules import guarded
@@ -250,9 +251,10 @@ class _Dataset:
         for finding in findings if proofs else [*findings, *crashed]:
             self.emit(finding)
         if proofs and proof is None and not (self.root / STATE).is_dir():
-            self.emit(
-                found("MAN004", "", "the tree is checked by itself: no sizes, hashes or sources are known")
-            )
+            message = "the tree is checked by itself: no sizes, hashes or sources are known"
+            robot = "Run `prep lerobot --root DIR` to link the tree and write one."
+            remedy = robot if self.kind(None) == "lerobot" else ""
+            self.emit(found("MAN004", "", message, remedy=remedy))
             self.report.skip("sizes, hashes and sources", f"no manifest in {self.below or '.'}")
         return proof
 
@@ -374,7 +376,9 @@ class _Dataset:
         """Count what is decoded, name the decoder, and say what is not looked at."""
         images = sum(path.lower().endswith(IMAGES) for path in media)
         if images:
-            self.report.skip(f"pixels of {images} images in {self.below or '.'}", "only videos are decoded")
+            self.report.skip(
+                f"pixels of {counted(images, 'image')} in {self.below or '.'}", "only videos are decoded"
+            )
         if len(media) > images:
             from prep.media import decoder_name
 

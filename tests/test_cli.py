@@ -95,6 +95,16 @@ def test_rows_that_failed_for_good_end_with_1_and_are_listed(world: World, tmp_p
     assert [(row["row"], row["reason"]) for row in json.loads(listed.stdout)] == [(2, "http_404")]
 
 
+def test_a_failed_row_is_listed_with_its_source_once(world: World, tmp_path: Path) -> None:
+    world.hub.faults.set("2.mp4", Fault(FaultKind.UNAVAILABLE, retry_after=0))
+    assert run(world, tmp_path / "out").returncode == 3
+    listed = prep("failures", tmp_path / "out" / "videophy2_val")
+    (line,) = listed.stdout.splitlines()
+    assert line.startswith("row 2\thttp_503\t")
+    assert line.count("2.mp4") <= 2, "the row's own address, and the mirror's that was asked"
+    assert listed.stderr.startswith("1 failed row of the unfinished run")
+
+
 def test_a_change_of_a_finished_dataset_ends_with_2_and_names_update(world: World, tmp_path: Path) -> None:
     world.complete(tmp_path / "out")
     said = told(run(world, tmp_path / "out", "--score-field", "sa"), 2)
@@ -172,7 +182,6 @@ MISTAKES = [
     (("videophy2", "--out-root", "data/videophy2_val/meta.json"), "is a file"),
     (("videophy2", "--prompt", ""), "builtin"),
     (("videophy2", "--prompt", "data"), "text file"),
-    (("videophy2", "--prompt", "builtin", "--split", "val", "--reuse", "elsewhere"), "has no manifest"),
     (("vendor", "sync", "--from", "elsewhere"), "does not appear to be a git repository"),
     (("demo", "data"), "not empty"),
     (("demo", "data/videophy2_val/meta.json"), "is a file"),

@@ -247,7 +247,12 @@ def test_a_manifest_without_our_version_still_reads(proved: Path) -> None:
 
 def test_a_cut_manifest_and_a_cut_table(proved: Path) -> None:
     table = proved / ".prep/files.parquet"
-    table.write_bytes(table.read_bytes()[:-20])
+    whole = table.read_bytes()
+    table.unlink()
+    (finding,) = validate(proved, level="quick").ordered()[0].findings
+    assert finding.at() == ".prep/files.parquet"
+    assert finding.message == "there is no such file; the manifest names it"
+    table.write_bytes(whole[:-20])
     report = validate(proved, level="quick")
     assert codes(report) == ["MAN002"]
     (proved / "manifest.json").write_text('{"schema": "prep', encoding="ascii")
@@ -399,7 +404,9 @@ def test_nothing_that_can_be_checked(tmp_path: Path, files: tuple[str, ...]) -> 
 
 
 def test_a_real_tree_of_the_old_robot_format_is_refused(real_data: Path) -> None:
-    assert codes(validate(real_data / "g1_lerobot_v21", level="quick")) == ["LER001", "MAN004"]
+    report = validate(real_data / "g1_lerobot_v21", level="quick")
+    assert codes(report) == ["LER001", "MAN004"]
+    assert "prep lerobot --root" in report.ordered()[1].findings[0].remedy, "adopt takes conversations only"
 
 
 def test_images_are_said_not_to_be_decoded(tmp_path: Path) -> None:
@@ -410,7 +417,7 @@ def test_images_are_said_not_to_be_decoded(tmp_path: Path) -> None:
     edit_json(tree / "text/conversation_0001.json", "conversations", 0, "content", 0, value=block)
     report = validate(tree)
     assert codes(report) == ["MAN004"]
-    assert "pixels of 1 images in ." in {entry["what"] for entry in report.not_checked}
+    assert "pixels of 1 image in ." in {entry["what"] for entry in report.not_checked}
 
 
 words = st.text(st.characters(codec="utf-8"), max_size=12)

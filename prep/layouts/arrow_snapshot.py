@@ -79,7 +79,7 @@ def fingerprint_of(facts: Mapping[str, Any]) -> str:
 
 def state_json(fingerprint: str, split: str, shards: Sequence[str]) -> bytes:
     """`state.json`, which names the shards in order."""
-    state = {
+    state: dict[str, Any] = {
         "_data_files": [{"filename": name} for name in shards],
         "_fingerprint": fingerprint,
         "_format_columns": None,

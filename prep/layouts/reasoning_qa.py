@@ -201,9 +201,9 @@ def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100 - links are kept, since the user knows the path by them
 
 
-def media_folder(number: int, count: int) -> str:
-    """Where the media of root `number`, from 0, of `count` stand in a prepared dataset."""
-    return MEDIA if count == 1 else f"{MEDIA}/{number + 1:03d}"
+def media_folder(number: int) -> str:
+    """Where the media of root `number`, from 0, stand in a prepared dataset."""
+    return f"{MEDIA}/{number + 1:03d}"
 
 
 def stored_names(names: Sequence[str]) -> list[str]:

@@ -36,8 +36,9 @@ _REMEDY: Final = "Name the right --media-root, or correct the item's video_id."
 class Annotation:
     """One annotation file: where it stands, the name that findings call it by, and what it holds.
 
-    `size` is in bytes. `items` counts raw items, and `plain` those whose think form is exposed
-    and that have no reasoning. `videos` are the media ids of its exposed items, in order, each once, and where each was first met.
+    `size` is in bytes. `items` counts raw items, and `plain` those whose think form is exposed and that
+    have no reasoning. `videos` are the media ids of its exposed items, in order, each once, with the item
+    that names it first, from 0.
     """
 
     path: Path
@@ -219,7 +220,7 @@ class Scan:
             if path in self._looked_at:
                 continue  # one fault, one finding, whichever files name it
             self._looked_at.add(path)
-            for finding in media_findings(annotation, video, f"/items/{item}/video_id"):
+            for finding in media_findings(annotation, video, f"/items/{item}/video_id", alone=self.moved):
                 self.emit(finding)
 
     def _whole(self, total: int) -> None:
@@ -238,8 +239,11 @@ def _text(item: Any, key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def media_findings(annotation: Annotation, video: str, place: str) -> Iterator[Finding]:
-    """What is wrong with one video by its name and its state; nothing is opened but a tiny file."""
+def media_findings(annotation: Annotation, video: str, place: str, *, alone: bool) -> Iterator[Finding]:
+    """What is wrong with one video by its name and its state; nothing is opened but a tiny file.
+
+    `alone` tells that no other root is of any weight, so that none is tried.
+    """
     name, root = annotation.name, annotation.root
     if video.startswith("/"):
         yield found("FIL012", name, f"{video!r}; expected a path below the media root", place=place)
@@ -253,7 +257,7 @@ def media_findings(annotation: Annotation, video: str, place: str) -> Iterator[F
         if path.is_symlink():
             yield found("FIL010", name, f"{path} leads to {os.readlink(path)!r}", place=place)  # noqa: PTH115
         else:
-            yield found("FIL005", name, _tried(root, video, error), place=place, remedy=_REMEDY)
+            yield found("FIL005", name, _tried(root, video, error, alone), place=place, remedy=_REMEDY)
         return
     if not stat.S_ISREG(state.st_mode) or not os.access(path, os.R_OK):
         yield found("FIL014", name, f"{path} is no file that can be read", place=place)
@@ -265,11 +269,11 @@ def media_findings(annotation: Annotation, video: str, place: str) -> Iterator[F
         yield found("FIL001", name, f"{path} names the object sha256:{oid}", place=place)
 
 
-def _tried(root: MediaRoot, video: str, error: OSError) -> str:
+def _tried(root: MediaRoot, video: str, error: OSError, alone: bool) -> str:
     """A video that is not there: each place that some reader would look at, and what is there."""
     tried = {str(root.path / video): f"{error.strerror}"}
     others = {"the file's own media_root": root.own, "the file's folder, as nvidia-tao-daft": root.beside}
-    for who, other in others.items():
+    for who, other in () if alone else others.items():
         path = other / video
         tried.setdefault(str(path), f"{who}: {'it is there' if path.exists() else 'not there either'}")
     return "tried " + "; ".join(f"{path} ({told})" for path, told in tried.items())

@@ -30,7 +30,7 @@ def media_roots(root: Path, document: Document) -> list[Path]:
     numbers = [entry["root"] for entry in details["annotations"]]
     if document["request"]["media"] != "reference":
         base = Path(os.path.abspath(root))  # noqa: PTH100 - links are kept: the user knows the path by them
-        return [base / media_folder(number, details["roots"]) for number in numbers]
+        return [base / media_folder(number) for number in numbers]
     places = _places(root)
     if len(places) != details["roots"]:
         raise _lost(root)

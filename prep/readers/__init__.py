@@ -16,6 +16,8 @@ __all__ = ["Reader", "open"]
 
 _READERS = {
     "conversations": "prep.readers.conversations:ConversationsReader",
+    "sft_jsonl": "prep.readers.sft_jsonl:SftJsonlReader",
+    "reasoning_qa": "prep.readers.reasoning_qa:ReasoningReader",
 }
 """The reader's class for each kind; it is given the manifest."""
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from prep.errors import PrepError, UsageError
+from prep.errors import UsageError
 from prep.findings import Finding, Report, catalogue, found
 from prep.layouts.reasoning_qa import stored_names
 from prep.layouts.reasoning_qa_checks import Annotation, Scan
@@ -27,6 +27,8 @@ from prep.stages.reasoning_publish import publish
 __all__ = ["Prepared", "prepare_reasoning"]
 
 Identity = tuple[int, int]
+
+_NEVER_ACCEPTED: Final = ("TXT001", "TXT002", "TXT003", "TXT004", "TXT005", "REA001", "REA002", "REA008")
 
 
 @dataclass(slots=True)
@@ -66,9 +68,7 @@ def prepare_reasoning(recipe: Recipe, out_root: Path, options: ReasoningOptions)
     Raises UsageError, WouldChangeError, HeldError and IncompleteError. A split with findings of
     severity error is not written; its result says why, and the other split is still done.
     """
-    for code in options.ignore:
-        if code not in catalogue():
-            raise UsageError(f"There is no code {code!r}.", remedy="`prep explain` lists all codes.")
+    _check_ignored(options)
     results = []
     held: dict[Identity, tuple[str, Path]] = {}
     sources = sources_of(recipe, options)
@@ -83,6 +83,17 @@ def prepare_reasoning(recipe: Recipe, out_root: Path, options: ReasoningOptions)
         result.seconds = time.monotonic() - began
         results.append(result)
     return results
+
+
+def _check_ignored(options: ReasoningOptions) -> None:
+    for code in options.ignore:
+        if code not in catalogue():
+            raise UsageError(f"There is no code {code!r}.", remedy="`prep explain` lists all codes.")
+        if code in _NEVER_ACCEPTED:
+            raise UsageError(
+                f"{code} cannot be accepted: training would fail on it.",
+                remedy="Take the item or file out of the annotations.",
+            )
 
 
 def _scanned(recipe: Recipe, part: Split, root: Path, source: Source, options: ReasoningOptions) -> Prepared:
@@ -202,7 +213,8 @@ def _notes(prepared: Prepared) -> Iterator[str]:
     left_out: Mapping[str, int] = consumption(prepared)["left_out"]
     yield from (f"left out: {count} {what}" for what, count in left_out.items() if count)
     if batch is not None:
-        yield f"a pass takes {-(-exposed // batch)} steps of {batch} samples"
+        steps = -(-exposed // batch)
+        yield f"a pass takes {steps} step{'s' * (steps != 1)} of {batch} samples"
         if sampling.mode == "hybrid":
             yield "hybrid doubles the samples, not the recipe's max_iter: raise it for a whole pass"
     if sampling.limit is not None and sampling.mode == "hybrid" and exposed % 2:

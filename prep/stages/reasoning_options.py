@@ -37,11 +37,13 @@ class Asked:
 class ReasoningOptions(Options):
     """The options of a reasoning dataset.
 
-    `asked` is by split. `media` links the media's folders, copies the files, or leaves both where they
+    `asked` is by split; `media_roots` hold for a split that has none of its own. `media` links the
+    media's folders, copies the files, or leaves both where they
     are. `global_batch` is in samples, for the count of steps. `ignore` are codes of findings to accept.
     """
 
     asked: Mapping[str, Asked] = field(default_factory=dict)
+    media_roots: Sequence[Path] = ()
     media: MediaWay | None = None
     global_batch: int | None = None
     ignore: tuple[str, ...] = ()
@@ -63,7 +65,10 @@ def sources_of(recipe: Recipe, options: ReasoningOptions) -> list[Source]:
     Raises UsageError, naming upstream's variables, where nothing is given, a file or root is not
     there, the roots are of another number, or a number is out of range.
     """
-    sources = [_source(recipe, split.name, options.asked.get(split.name, Asked())) for split in recipe.splits]
+    shared = tuple(options.media_roots)
+    sources = [
+        _source(recipe, split.name, options.asked.get(split.name, Asked()), shared) for split in recipe.splits
+    ]
     found = [source for source in sources if source is not None]
     if not found:
         names = " and ".join(variable(split.name, "ANNOTATIONS") for split in recipe.splits)
@@ -80,7 +85,7 @@ def sources_of(recipe: Recipe, options: ReasoningOptions) -> list[Source]:
     return found
 
 
-def _source(recipe: Recipe, split: str, asked: Asked) -> Source | None:
+def _source(recipe: Recipe, split: str, asked: Asked, shared: tuple[Path, ...]) -> Source | None:
     stated: Mapping[str, Any] = recipe.document.get("inputs", {}).get(split, {})
     own = _paths(recipe, stated.get("annotations", ()))
     annotations = tuple(asked.annotations) or own
@@ -95,7 +100,7 @@ def _source(recipe: Recipe, split: str, asked: Asked) -> Source | None:
                 remedy=f"Give --{split} FILE.json.",
             )
         return None
-    roots = tuple(asked.media_roots) or (_paths(recipe, stated.get("media_roots", ())))
+    roots = tuple(asked.media_roots) or shared or _paths(recipe, stated.get("media_roots", ()))
     _check_paths(split, annotations, roots)
     each: tuple[Path | None, ...] = roots if len(roots) == len(annotations) else roots * len(annotations)
     return Source(split, annotations, each or (None,) * len(annotations), sampling)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -12,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from prep import __version__
 from prep.errors import IncompleteError, UsageError
 from prep.files import disk_errors, link_or_copy, sha256_of, sync_folder, write_whole
-from prep.layouts.reasoning_qa import media_folder
+from prep.layouts.reasoning_qa import MEDIA, media_folder
 from prep.layouts.reasoning_qa_checks import items_of
 from prep.layouts.reasoning_qa_tree import LOCATION
-from prep.manifest import FileRow, Manifest, RecordRow
+from prep.manifest import FileRow, Known, Manifest, RecordRow
 from prep.recipe import canonical_json
 from prep.stages.finished import differences, refuse_change
 from prep.stages.options import Result
@@ -58,8 +57,7 @@ def _links(prepared: Prepared) -> dict[str, Path]:
     """Each name in the dataset's directory that is a link to a media root."""
     if prepared.way != "link":
         return {}
-    count = len(prepared.roots)
-    return {media_folder(number, count): root.resolve() for number, root in enumerate(prepared.roots)}
+    return {media_folder(number): root.resolve() for number, root in enumerate(prepared.roots)}
 
 
 def _refuse_occupied(prepared: Prepared) -> None:
@@ -76,7 +74,7 @@ def _media(prepared: Prepared) -> Iterator[tuple[str, Path]]:
     found: dict[str, Path] = {}
     if prepared.way != "reference":
         for annotation, number in zip(prepared.annotations, prepared.root_of, strict=True):
-            folder = media_folder(number, len(prepared.roots))
+            folder = media_folder(number)
             for video in annotation.videos:
                 source = annotation.root.path / video
                 if _belongs(video) and source.is_file():
@@ -93,10 +91,9 @@ def _planned(prepared: Prepared) -> Iterator[FileRow]:
     """The dataset's files, without the digests of media, which only a copy has."""
     annotations = zip(prepared.names, prepared.annotations, strict=True)
     rows = [FileRow(name, each.size, each.sha256, "computed", "view") for name, each in annotations]
-    known = "computed" if prepared.way == "copy" else "external"
-    rows += [
-        FileRow(path, source.stat().st_size, None, known, "payload") for path, source in _media(prepared)
-    ]  # type: ignore[arg-type]
+    known: Known = "computed" if prepared.way == "copy" else "external"
+    media = _media(prepared)
+    rows += [FileRow(path, source.stat().st_size, None, known, "payload") for path, source in media]
     yield from sorted(rows, key=lambda row: row.path)
 
 
@@ -144,7 +141,7 @@ def _is_settled(prepared: Prepared, manifest: Manifest) -> bool:
 def _location(prepared: Prepared) -> bytes | None:
     if prepared.way == "copy":
         return None
-    places = [os.path.abspath(root) for root in prepared.roots]  # noqa: PTH100 - links are kept
+    places = [str(root) for root in prepared.roots]
     return json.dumps({"media_roots": places}, indent=2).encode() + b"\n"
 
 
@@ -173,9 +170,9 @@ def _bytes(path: Path, sha256: str) -> bytes:
 
 def _place_media(prepared: Prepared) -> None:
     root, links = prepared.root, _links(prepared)
-    for name in ("media", *(f"media/{number + 1:03d}" for number in range(len(prepared.roots)))):
-        if (root / name).is_symlink():
-            (root / name).unlink()
+    for link in (root / MEDIA).glob("*"):
+        if link.is_symlink():
+            link.unlink()
     for name, target in links.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).symlink_to(target)
@@ -196,14 +193,14 @@ def _record_rows(prepared: Prepared, digests: dict[str, str | None]) -> Iterator
     """One record a raw item, exposed or not: what training takes of them is a view."""
     row = 0
     for name, annotation, number in zip(prepared.names, prepared.annotations, prepared.root_of, strict=True):
-        folder = media_folder(number, len(prepared.roots))
+        folder = media_folder(number)
         for index, item in enumerate(items_of(annotation.path)):
             row += 1
             video = str(item.get("video_id", ""))
             place = f"{folder}/{PurePosixPath(video)}"
             media = place if place in digests else None
             identity = f"{name}/items/{index}"
-            content = hashlib.sha256(canonical_json(item)).hexdigest()
+            content = hashlib.sha256(json.dumps(item, sort_keys=True).encode()).hexdigest()
             yield RecordRow(
                 row, identity, prepared.part.name, "kept", "", "", video, media, digests.get(place), content
             )  # fmt: skip

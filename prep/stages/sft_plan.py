@@ -95,4 +95,4 @@ class Plan:
         for clip in self.clips:
             error = failures.get(clip.source)
             if error is not None and not clip.reason:
-                clip.drop(error.reason, error.message if self.form == "hub" else "")
+                clip.drop(error.reason, error.message)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Any
 
 from prep import hub
 from prep.errors import FetchError, PrepError, UsageError
@@ -15,7 +15,7 @@ from prep.files import sha256_of, size_of
 from prep.recipe import Split
 from prep.stages.snapshot_options import SnapshotOptions
 
-__all__ = ["HubSource", "LocalSource", "Source", "Subset", "asked_source", "chosen_subset", "open_source"]
+__all__ = ["Source", "Subset", "asked_source", "chosen_subset", "open_source", "subsets_of"]
 
 CARD = "README.md"
 _SPLIT_FILE = re.compile(
@@ -33,33 +33,23 @@ class Subset:
     rows: dict[str, int] = field(default_factory=dict)
 
 
-class Source(Protocol):
-    """A set of parquet files with a card."""
-
-    facts: Mapping[str, Any]
-
-    def sizes(self) -> Mapping[str, int]:
-        """Each file's path and bytes."""
-
-    def card(self, *, offline: bool) -> Path | None:
-        """The card, if there is one."""
-
-    def open(self, path: str, folder: Path, *, offline: bool) -> Path:
-        """The file on this machine; one that had to be fetched stands below `folder`."""
-
-    def sha256(self, path: str, opened: Path) -> str:
-        """The digest of a file that was opened."""
-
-
 @dataclass(frozen=True, slots=True)
-class HubSource:
-    """A Hub dataset at one commit."""
+class Source:
+    """Parquet files with a card: of a Hub dataset at one commit, or below a local `folder`, which is only read.
 
-    listing: hub.Listing
+    `local` are the paths below the folder.
+    """
+
+    listing: hub.Listing | None = None
+    folder: Path = Path()
+    local: tuple[str, ...] = ()
+    offline: bool = False
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The source as the manifest states it, without the file."""
+        """The source as the manifest states it, without the file, and with nothing of this machine."""
+        if self.listing is None:
+            return {"kind": "local"}
         listing = self.listing
         return {
             "kind": "hub",
@@ -71,49 +61,28 @@ class HubSource:
         }
 
     def sizes(self) -> Mapping[str, int]:
-        """Each file's path and bytes, by the listing."""
-        return {path: entry.size or 0 for path, entry in self.listing.files.items()}
+        """Each parquet file's path and bytes."""
+        if self.listing is None:
+            return {name: size_of(self.folder / name) or 0 for name in self.local}
+        entries = self.listing.files.items()
+        return {path: entry.size or 0 for path, entry in entries if path.endswith(".parquet")}
 
-    def card(self, *, offline: bool) -> Path | None:
-        """The card, in the Hub's cache."""
-        return hub.download(self.listing, CARD, offline=offline) if CARD in self.listing.files else None
+    def card(self) -> Path | None:
+        """The card, if there is one; the Hub's comes into its cache."""
+        if self.listing is None:
+            return self.folder / CARD if (self.folder / CARD).is_file() else None
+        return hub.download(self.listing, CARD, offline=self.offline) if CARD in self.listing.files else None
 
-    def open(self, path: str, folder: Path, *, offline: bool) -> Path:
-        """The file, from the cache or fetched into `folder`; its bytes are those of the listing."""
-        return hub.download_into(self.listing, path, folder, offline=offline)
-
-    def sha256(self, path: str, opened: Path) -> str:
-        """The digest that the listing states, against which the bytes were checked; else computed."""
-        return self.listing.files[path].sha256 or sha256_of(opened)
-
-
-@dataclass(frozen=True, slots=True)
-class LocalSource:
-    """A folder with parquet files and maybe a card, or one parquet file; only read."""
-
-    folder: Path
-    names: tuple[str, ...]
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The source as the manifest states it: nothing of this machine."""
-        return {"kind": "local"}
-
-    def sizes(self) -> Mapping[str, int]:
-        """Each file's path and bytes."""
-        return {name: size_of(self.folder / name) or 0 for name in self.names}
-
-    def card(self, *, offline: bool) -> Path | None:
-        """The folder's README.md."""
-        return self.folder / CARD if (self.folder / CARD).is_file() else None
-
-    def open(self, path: str, folder: Path, *, offline: bool) -> Path:
-        """The file where it is."""
-        return self.folder / path
+    def open(self, path: str, folder: Path) -> Path:
+        """A file on this machine: where it is, in the Hub's cache, or fetched into `folder`."""
+        if self.listing is None:
+            return self.folder / path
+        return hub.download_into(self.listing, path, folder, offline=self.offline)
 
     def sha256(self, path: str, opened: Path) -> str:
-        """The digest of the file's bytes."""
-        return sha256_of(opened)
+        """The digest of an opened file: the listing's, against which the bytes were checked, or computed."""
+        stated = self.listing.files[path].sha256 if self.listing is not None else None
+        return stated or sha256_of(opened)
 
 
 def asked_source(split: Split, options: SnapshotOptions) -> str:
@@ -151,37 +120,37 @@ def open_source(split: Split, options: SnapshotOptions, folder: Path, commit: st
             listing.license,
             listing.verified,
         )
-    return HubSource(listing)
+    return Source(listing, offline=options.offline)
 
 
-def _local(path: Path) -> LocalSource:
+def _local(path: Path) -> Source:
     if path.is_file():
-        return LocalSource(path.parent, (path.name,))
+        return Source(folder=path.parent, local=(path.name,))
     if not path.is_dir():
         raise UsageError(f"There is no source at {path}.", remedy="Give a folder or a parquet file.")
     names = sorted(file.relative_to(path).as_posix() for file in path.rglob("*.parquet") if file.is_file())
     visible = tuple(name for name in names if not any(part.startswith(".") for part in name.split("/")))
     if not visible:
         raise UsageError(f"{path} holds no parquet file.", remedy="Give the folder of a downloaded dataset.")
-    return LocalSource(path, visible)
+    return Source(folder=path, local=visible)
 
 
-def subsets_of(source: Source, *, offline: bool) -> dict[str, Subset]:
+def subsets_of(source: Source) -> dict[str, Subset]:
     """The subsets that a source has: by its card, else by its folders.
 
     Raises PrepError for a card that cannot be read.
     """
-    names = [name for name in source.sizes() if name.endswith(".parquet")]
-    card = source.card(offline=offline)
+    names = list(source.sizes())
+    card = source.card()
     metadata = _metadata(card) if card is not None else {}
     found = {subset.name: subset for subset in _by_card(metadata, names)}
     if not found:
         found = _by_folder(names)
     for info in _listed(metadata.get("dataset_info")):
-        subset = found.get(str(info.get("config_name", "default")))
-        for split in _listed(info.get("splits")) if subset is not None else ():
-            if subset is not None and isinstance(split.get("num_examples"), int):
-                subset.rows[str(split.get("name"))] = split["num_examples"]
+        named = found.get(str(info.get("config_name", "default")))
+        if named is not None:
+            splits = _listed(info.get("splits"))
+            named.rows.update({str(split.get("name")): split.get("num_examples", 0) for split in splits})
     return found
 
 

@@ -389,7 +389,7 @@ def test_another_layout_is_refused_by_its_name(tmp_path: Path, files: list[str],
     root.mkdir()
     for name in files:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text("{}")
+        (root / name).write_text('{"codebase_version": "v3.0"}')
     for options in ({}, {"recipe": "videophy2", "split": "val"}):
         with pytest.raises(UsageError) as caught:
             adopt(root, **options)  # type: ignore[arg-type]

@@ -1,0 +1,317 @@
+"""The SFT stage: videos and captions become JSONL files with their clips beside them.
+
+One run: is it finished already? — read the source — find or fetch each clip — is enough kept? —
+move the clips to their names, write each split's JSONL, and last the manifest. Up to the last
+step a finished dataset stays as it was.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+
+from prep.errors import FetchError, PrepError, UsageError
+from prep.files import disk_errors, link_or_copy, sha256_of, size_of, sync_folder
+from prep.findings import found
+from prep.manifest import MANIFEST, STATE, Manifest, RecordRow, write_table
+from prep.pool import map_threads
+from prep.progress import progress
+from prep.recipe import Recipe, Split
+from prep.stages import payload
+from prep.stages.finished import refuse_change
+from prep.stages.options import FAILURES_SHOWN, Result
+from prep.stages.sft_captions import probed
+from prep.stages.sft_options import SftOptions
+from prep.stages.sft_plan import FILTERS, Plan
+from prep.stages.sft_prompts import align, is_prompt
+from prep.stages.sft_publish import Publication, is_payload, record_rows, told
+from prep.stages.sft_run import Run
+from prep.workspace import Content, Workspace, attempt_path, is_unfinished, ledger_path
+
+__all__ = ["prepare_dataset"]
+
+_GUARDS = tuple(threading.Lock() for _ in range(64))
+
+
+def prepare_dataset(recipe: Recipe, part: Split, out_root: Path, options: SftOptions) -> Result:
+    """Prepare one SFT dataset below `out_root`.
+
+    Raises UsageError, WouldChangeError, HeldError, IncompleteError and EnvironmentLacksError.
+    """
+    began = time.monotonic()
+    run = Run.of(recipe, part, out_root, options)
+    _refuse_foreign(run)
+    result = None if is_unfinished(run.root) or options.prune else _settled(run)
+    if result is None:
+        result = _planned(run) if options.dry_run else _work(run)
+    result.seconds = time.monotonic() - began
+    return result
+
+
+def _refuse_foreign(run: Run) -> None:
+    root = run.root
+    if root.exists() and not root.is_dir():
+        raise UsageError(f"{root} is a file; a directory is made there.", remedy="Give another --out-root.")
+    ours = (root / STATE).exists() or (root / MANIFEST).exists()
+    if root.is_dir() and not ours and any(root.iterdir()) and not run.is_in_place:
+        raise UsageError(
+            f"{root} holds files that no run of prep made.",
+            remedy=f"Take it over as it is with --source {root}, or give another --out-root.",
+        )
+
+
+def _commit(run: Run, manifest: Manifest | None, workspace: Workspace | None = None) -> str | None:
+    """The commit that an unfinished or earlier run took of the same source."""
+    if run.form != "hub" or run.options.refresh:
+        return None
+    if workspace is not None and run.asked() in workspace.ledger.pins:
+        return str(workspace.ledger.pins[run.asked()]["commit"])
+    if manifest is not None and manifest.document["request"].get("source") == run.asked():
+        return str(manifest.document["sources"][0]["commit"])
+    return None
+
+
+def _settled(run: Run, plan: Plan | None = None) -> Result | None:
+    """The result if the dataset is finished as asked; raises WouldChangeError if it would change.
+
+    A finished dataset from the Hub is confirmed without a plan, so that no socket is opened.
+    """
+    manifest = Manifest.load(run.root)
+    if manifest is None or (run.options.refresh and plan is None):
+        return None
+    if plan is None and run.form != "hub":
+        plan = run.plan()
+    changed = _differences(run, manifest, plan)
+    if changed:
+        if not (run.options.update or run.options.dry_run):
+            refuse_change(run.root, changed)
+        return None
+    retry = run.options.update and _faults(manifest)
+    if retry or manifest.damaged_files(manifest.files()):
+        return None
+    return _confirmed(run, manifest)
+
+
+def _differences(run: Run, manifest: Manifest, plan: Plan | None) -> list[str]:
+    document, request = manifest.document, run.request(manifest)
+    before = document["request"]
+    changed = [
+        f"{key}: {before.get(key)} → {request.get(key)}"
+        for key in sorted(before.keys() | request.keys())
+        if before.get(key) != request.get(key)
+    ]
+    if document["recipe_sha256"] != run.recipe.sha256:
+        changed.append(f"recipe: {document['recipe_sha256'][:12]} → {run.recipe.sha256[:12]}")
+    if plan is not None and not run.is_in_place:
+        old = {source["file"]: source["sha256"] for source in document["sources"]}
+        new = {source["file"]: source["sha256"] for source in plan.facts}
+        changed += [f"source {name} has changed" for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]  # fmt: skip
+    return changed
+
+
+def _faults(manifest: Manifest) -> int:
+    return sum(count for reason, count in manifest.document["drops"].items() if reason not in FILTERS)
+
+
+def _confirmed(run: Run, manifest: Manifest) -> Result:
+    document = manifest.document
+    counts = document["counts"]
+    result = Result(
+        name=run.root.name,
+        root=run.root,
+        outcome="unchanged",
+        rows=counts["rows"],
+        kept=counts["kept"],
+        reused=counts["kept"],
+        failed=dict(document["drops"]),
+        consumption=dict(document["consumption"]),
+        dataset_id=manifest.dataset_id,
+        unit="records",
+        notes=told(document["consumption"]),
+    )
+    if counts["failed"]:
+        failed = (row for row in manifest.records() if row.status == "failed")
+        result.failures = list(islice(failed, FAILURES_SHOWN))
+    _judge(run, result, _faults(manifest))
+    return result
+
+
+def _planned(run: Run) -> Result:
+    """What a run would do; nothing is written below the out-root."""
+    manifest = Manifest.load(run.root)
+    plan = run.plan(_commit(run, manifest))
+    result = _result(run, plan)
+    result.outcome = "planned"
+    videos = {clip.source for clip in plan.kept() if clip.media}
+    if plan.is_far:
+        result.fetched, result.bytes = len(videos), sum(plan.sizes.get(name, 0) for name in videos)
+    else:
+        result.reused = len(videos)
+    if manifest is not None:
+        result.notes += [f"would change {item} (needs --update)" for item in _differences(run, manifest, plan)]
+    if run.options.align_prompts:
+        prompts = [path for path in plan.extras if is_prompt(path)]
+        result.notes += align(prompts, plan.extras, plan.locate).notes(dry_run=True)
+    return result
+
+
+def _result(run: Run, plan: Plan) -> Result:
+    failures = (row for row in record_rows(run, plan, {}) if row.status == "failed")
+    return Result(
+        name=run.root.name,
+        root=run.root,
+        outcome="complete",
+        rows=len(plan.clips),
+        kept=len(plan.kept()),
+        failed=plan.drops(),
+        failures=list(islice(failures, FAILURES_SHOWN)),
+        findings=list(plan.findings[:FAILURES_SHOWN]),
+        unit="records",
+    )
+
+
+@contextmanager
+def _workspace(run: Run) -> Iterator[Workspace]:
+    """The run's workspace; a run that is refused before it got anything leaves no trace."""
+    begun, was_there = ledger_path(run.root).exists(), run.root.exists()
+    try:
+        with Workspace(run.root, wait=run.options.wait, cancel=run.options.cancel) as workspace:
+            try:
+                yield workspace
+            except PrepError:
+                if not (begun or workspace.ledger.sources):
+                    workspace.clear()
+                raise
+    except PrepError:
+        for folder in (run.root / STATE, *(() if was_there else (run.root,))):
+            with suppress(OSError):
+                folder.rmdir()  # only if it is empty
+        raise
+
+
+def _work(run: Run) -> Result:
+    with _workspace(run) as workspace:
+        manifest = Manifest.load(run.root)
+        plan = run.plan(_commit(run, manifest, workspace))
+        # Another run may have finished while we waited, or one was killed while it cleaned up.
+        settled = _settled(run, plan)
+        result = settled or _gather_and_publish(run, plan, workspace, manifest)
+        if result.dataset_id is not None:
+            if run.options.prune:
+                result.notes.append(payload.prune(workspace, quiet=run.options.quiet))
+            workspace.clear()
+    return result
+
+
+def _gather_and_publish(run: Run, plan: Plan, workspace: Workspace, manifest: Manifest | None) -> Result:
+    if plan.form == "hub":
+        workspace.ledger.pin(run.asked(), {"commit": plan.facts[0]["commit"]})
+    if run.is_in_place and (plan.drops() or run.options.limit):
+        raise UsageError(
+            f"{run.root} is taken over as it is, and {sum(plan.drops().values())} of its records cannot be kept.",
+            remedy="Give another --out-root, so that the source stays as it is.",
+        )
+    if manifest is not None:
+        payload.seed(workspace, manifest)
+    transient, came, size = _gather(run, plan, workspace)
+    result = _result(run, plan)
+    result.fetched, result.bytes = (came, size) if plan.is_far else (0, 0)
+    result.reused = len(plan.kept()) - result.fetched
+    if transient:
+        result.outcome, result.dataset_id = "incomplete", None
+        result.message = f"{len(transient)} files could not be had this time; {transient[0].message}"
+        result.remedy = transient[0].remedy or "Run the same command again to go on."
+    elif _judge(run, result, plan.faults()) and run.options.download_only:
+        result.outcome = "downloaded"
+        result.remedy = "Run the same command without --download-only (and with --offline) to finish."
+    if result.outcome != "complete":
+        with workspace.held():
+            write_table(attempt_path(run.root), list(record_rows(run, plan, {})), RecordRow)
+        return result
+    written, notes = Publication(run, plan, workspace).publish(manifest)
+    result.dataset_id, result.consumption = written.dataset_id, dict(written.document["consumption"])
+    result.notes += [*told(result.consumption), *notes]
+    return result
+
+
+def _judge(run: Run, result: Result, faults: int) -> bool:
+    """Whether enough is kept; else the result says why not. Rules of the loader are no faults."""
+    if not result.kept:
+        result.outcome = "failed"
+        result.findings.append(found("TAB008", run.root.name, f"0 of {result.rows} records kept"))
+        result.message = f"No record of {result.rows} could be kept."
+        result.remedy = "The reasons and their counts stand above; mend the most frequent one first."
+        return False
+    coverage = 1 - faults / result.rows
+    if coverage < run.options.min_coverage:
+        result.outcome = "failed"
+        result.message = (
+            f"{faults} of {result.rows} records failed ({coverage:.4f} good), below --min-coverage "
+            f"{run.options.min_coverage:g}."
+        )
+        result.remedy = f"`prep failures {run.root}` lists them; a lower --min-coverage accepts the loss."
+        return False
+    return True
+
+
+def _gather(run: Run, plan: Plan, workspace: Workspace) -> tuple[list[FetchError], int, int]:
+    """Bring each file that is not there into the run's folder; drop the clips whose video cannot be had."""
+    store = payload.Store.look(workspace, is_payload)
+    there, known = store.contents(), workspace.ledger.sources
+    if run.is_in_place:
+        known.update({name: Content(sha, size_of(run.root / name) or 0) for name, sha in store.placed.items()})
+    videos = dict.fromkeys(clip.source for clip in plan.kept() if clip.media)
+    others = dict.fromkeys(name for path, name in plan.extras.items() if is_payload(path))
+    wanted = [name for name in {**videos, **others} if name not in known or known[name].sha256 not in there]
+    payload.check_space(run.root, sum(plan.sizes.get(name, 0) for name in wanted), 2 * len(wanted) + 8)
+    failures: dict[str, FetchError] = {}
+    size = 0
+
+    def one(name: str) -> int | FetchError:
+        if workspace.lock.lost.is_set():
+            workspace.lock.check()
+        try:
+            return _bring(plan, workspace, name, is_video=name in videos)
+        except FetchError as error:
+            return error
+
+    with progress(run.root.name, len(wanted), quiet=run.options.quiet) as bar:
+        for name, outcome in map_threads(one, wanted, jobs=run.options.jobs, cancel=run.options.cancel):
+            bar.advance()
+            if isinstance(outcome, FetchError):
+                failures[name] = outcome
+            else:
+                bar.received(outcome)
+                size += outcome
+    with disk_errors(workspace.incoming):
+        sync_folder(workspace.incoming)
+        workspace.ledger.sync()
+    final = {name: error for name, error in failures.items() if not error.transient or run.options.give_up}
+    plan.fail(final)
+    plan.extras = {path: name for path, name in plan.extras.items() if name not in final}
+    transient = [error for name, error in failures.items() if name not in final]
+    return transient, len(wanted) - len(failures), size
+
+
+def _bring(plan: Plan, workspace: Workspace, name: str, *, is_video: bool) -> int:
+    """One file into the run's folder, after a look at its structure; its size in bytes."""
+    path = plan.locate(name)
+    if is_video:
+        header = probed(path)
+        if isinstance(header, str):
+            raise FetchError("broken_media", f"{name}: {header}", transient=False)
+    try:
+        sha256, size = sha256_of(path), path.stat().st_size
+    except OSError as error:
+        raise FetchError("unreadable", f"{name}: {error.strerror}", transient=True) from error
+    target = workspace.stored(sha256)
+    # Two names of one content must not be written at once.
+    with _GUARDS[int(sha256[:2], 16) % len(_GUARDS)], disk_errors(target):
+        if not target.exists():
+            link_or_copy(path, target)
+        workspace.ledger.fetched(name, Content(sha256, size), target)
+    return size

@@ -1,0 +1,180 @@
+"""One snapshot being prepared: where it stands, what is asked, and what its shards add up to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prep.findings import found
+from prep.layouts.arrow_snapshot import safe_name
+from prep.manifest import Manifest
+from prep.recipe import Recipe, Split
+from prep.stages.options import FAILURES_SHOWN, Result
+from prep.stages.snapshot_options import SnapshotOptions
+from prep.stages.snapshot_rows import FILTERED
+from prep.stages.snapshot_shards import Sealed
+from prep.stages.snapshot_source import Source, asked_source, chosen_subset, subsets_of
+
+__all__ = ["SnapshotRun"]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRun:
+    """One subset's split on its way to `root`.
+
+    `folder` holds the subsets; `hidden`, beside the root, is where the run works, and `whole` in it is
+    what will be renamed to the root.
+    """
+
+    recipe: Recipe
+    part: Split
+    subset: str
+    out_root: Path
+    folder: Path
+    root: Path
+    options: SnapshotOptions
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe, part: Split, subset: str, out_root: Path, options: SnapshotOptions
+    ) -> SnapshotRun:
+        """The run, its folders named by what is asked."""
+        directory = part.directory
+        if options.form == "hub":
+            asked = asked_source(part, options)
+            directory = (part.repo or part.directory) if asked == "local" else asked.partition("@")[0]
+        folder = out_root / directory
+        root = folder / safe_name(subset) / part.name
+        return cls(recipe, part, subset, out_root, folder, root, options)
+
+    @property
+    def hidden(self) -> Path:
+        """The folder that the run works in."""
+        return self.root.parent / f".{self.root.name}.building"
+
+    @property
+    def whole(self) -> Path:
+        """What will be the dataset's directory."""
+        return self.hidden / "whole"
+
+    @property
+    def former(self) -> Path:
+        """The snapshot that is replaced, on its way out."""
+        return self.hidden / "former"
+
+    @property
+    def name(self) -> str:
+        """The dataset's name: its directory below the out-root."""
+        return self.root.relative_to(self.out_root).as_posix()
+
+    def request(self) -> dict[str, Any]:
+        """The options that shape the dataset, free of anything of this machine."""
+        return {
+            "source": asked_source(self.part, self.options),
+            "subset": self.subset,
+            "form": self.options.form,
+            "limit": self.options.limit,
+            "max_samples": self.options.max_samples,
+            "shard_bytes": self.options.shard_bytes,
+        }
+
+    def binding(self) -> dict[str, Any]:
+        """What an unfinished run is bound to: the request and the recipe."""
+        local = {"at": str(self.options.source)} if not self.is_remote() else {}
+        return {**self.request(), "recipe": self.recipe.sha256, **local}
+
+    def is_remote(self) -> bool:
+        """Whether the source is on the Hub."""
+        return asked_source(self.part, self.options) != "local"
+
+    def commit(self, manifest: Manifest | None, pins: Mapping[str, Mapping[str, Any]]) -> str | None:
+        """The commit that an unfinished run began with, or a finished one was made from."""
+        if "source" in pins:
+            return pins["source"].get("commit")
+        if manifest is None or self.options.refresh:
+            return None
+        before = manifest.document["request"].get("source")
+        return self.commit_of(manifest) if before == self.request()["source"] else None
+
+    def commit_of(self, manifest: Manifest) -> str | None:
+        """The commit that a finished dataset was made from; None for a local source."""
+        commit = manifest.document["sources"][0].get("commit")
+        return None if commit is None else str(commit)
+
+    def same_source(self, manifest: Manifest, source: Source) -> bool:
+        """Whether a source that was opened is the one that a finished dataset was made from."""
+        return self.commit_of(manifest) == source.facts.get("commit")
+
+    def file_names(self, source: Source) -> list[str]:
+        """The parquet files of the subset's split; raises UsageError if there is no such subset."""
+        subsets = subsets_of(source)
+        where = str(source.facts.get("repo", "The source"))
+        return chosen_subset(subsets, self.subset, self.part.name, where)
+
+    def result_of(self, shards: Sequence[Sealed]) -> Result:
+        """What shards add up to, with the warnings that their images gave."""
+        drops: Counter[str] = Counter()
+        warnings: Counter[str] = Counter()
+        modes: Counter[str] = Counter()
+        for sealed in shards:
+            drops.update(sealed.drops)
+            warnings.update(sealed.warnings)
+            modes.update(sealed.modes)
+        kept = sum(sealed.rows for sealed in shards)
+        told = ", ".join(f"{mode} {count}" for mode, count in sorted(modes.items()))
+        findings = [
+            found(code, self.name, f"{count} of {kept} images" + (f" ({told})" if code == "IMG006" else ""))
+            for code, count in sorted(warnings.items())
+        ]
+        return Result(
+            self.name,
+            self.root,
+            "complete",
+            rows=sum(sealed.records for sealed in shards),
+            kept=kept,
+            failed=dict(sorted(drops.items())),
+            consumption=consumption(kept, drops),
+            findings=findings,
+            notes=[f"subset {self.subset!r}"],
+            files_unit="parquet files",
+        )
+
+    def fail_empty(self, result: Result) -> None:
+        """Say that nothing was kept, which is an error."""
+        result.outcome = "failed"
+        result.findings.append(found("TAB008", self.name, f"0 of {result.rows} rows kept"))
+        result.message = f"No row of {result.rows} could be kept."
+        result.remedy = "Look at the reasons above; another --subset, or a larger --limit, may have some."
+
+    def settled(self, manifest: Manifest) -> Result:
+        """The result of a dataset that is finished as asked."""
+        document = manifest.document
+        counts, drops = document["counts"], document["drops"]
+        result = Result(
+            self.name,
+            self.root,
+            "unchanged",
+            rows=counts["rows"],
+            kept=counts["kept"],
+            failed=dict(drops),
+            consumption=dict(document["consumption"]),
+            dataset_id=manifest.dataset_id,
+            notes=[f"subset {self.subset!r}"],
+            files_unit="parquet files",
+        )
+        lost = sum(count for reason, count in drops.items() if reason not in FILTERED)
+        if lost and self.options.on_bad_image == "fail":
+            failed = (row for row in manifest.records() if row.reason and row.reason not in FILTERED)
+            result.failures = [row for row, _ in zip(failed, range(FAILURES_SHOWN), strict=False)]
+            result.outcome = "failed"
+            result.message = f"Finished without {lost} of {counts['rows']} rows, which cannot be trained on."
+            result.remedy = "Give the --on-bad-image drop by which that was accepted."
+        return result
+
+
+def consumption(kept: int, drops: Mapping[str, int]) -> dict[str, Any]:
+    """What training reads, and what upstream's own filter leaves out of the source."""
+    return {"samples": kept, "dropped": {reason: drops[reason] for reason in FILTERED if drops.get(reason)}}
