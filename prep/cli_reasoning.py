@@ -92,6 +92,9 @@ _OPTIONS = (
     click.option("--dry-run", is_flag=True, help="Say what would be made; write nothing."),
     click.option("--update", is_flag=True, help="Allow changes to a finished dataset."),
     click.option("--wait", is_flag=True, help="Wait while another run holds the dataset."),
+    click.option(
+        "--jobs", type=click.IntRange(1, 256), default=16, show_default=True, help="Files copied at a time."
+    ),
     quiet_option,
     format_option,
 )
@@ -142,7 +145,7 @@ def _prepare(recipe: str, values: dict[str, Any]) -> None:
 def _options(values: dict[str, Any]) -> ReasoningOptions:
     from prep.stages.reasoning_options import ReasoningOptions
 
-    plain = ("media_roots", "media", "global_batch", "dry_run", "update", "wait", "quiet", "cancel")
+    plain = ("media_roots", "media", "global_batch", "dry_run", "update", "wait", "jobs", "quiet", "cancel")
     ignored = tuple(code.strip().upper() for text in values["ignore"] for code in text.split(","))
     return ReasoningOptions(
         **{name: values[name] for name in plain},

@@ -82,7 +82,11 @@ class ReasoningCheck:
 
     def run(self) -> int:
         """Check files, items and videos, and all against the manifest; the number of raw items."""
-        files, sampling = self._stated() if self.proof is not None else (self._found(), None)
+        stated = self._stated() if self.proof is not None else (self._found(), None)
+        if stated is None:
+            self.report.skip("items and videos", f"the manifest of {self.root.name} does not lead to them")
+            return 0
+        files, sampling = stated
         scan = Scan(self.emit, sampling, moved=self.proof is not None)
         annotations = scan.run(files)
         items = sum(annotation.items for annotation in annotations)
@@ -101,7 +105,7 @@ class ReasoningCheck:
         paths = (path for path in sorted(self.root.glob("*.json")) if _is_annotation(path))
         return [(path, path.name, None) for path in paths]
 
-    def _stated(self) -> tuple[Files, Sampling | None]:
+    def _stated(self) -> tuple[Files, Sampling | None] | None:
         """The annotation files that the manifest states, their roots, and the sampling."""
         assert self.proof is not None
         try:
@@ -114,7 +118,7 @@ class ReasoningCheck:
             self.emit(found("FIL005", MEDIA, error.message, remedy=error.remedy))
         except (KeyError, TypeError, ValueError) as error:
             self.emit(found("MAN001", MANIFEST, f"it does not state files and sampling: {error!r}"))
-        return self._found(), None
+        return None
 
     def _against_manifest(self, items: int) -> Iterator[Finding]:
         """FIL003 to FIL005, MAN003 and what stands around the files."""
@@ -128,8 +132,10 @@ class ReasoningCheck:
         if isinstance(kept, int) and kept != items:
             message = f"{items} items in the annotation files; the manifest states {kept}"
             yield found("MAN003", MANIFEST, message, place="/counts/kept")
-        links = {f"{MEDIA}/{path.name}" for path in (self.root / MEDIA).glob("*") if path.exists()}
-        for _ in check_disk(self.root, [named], self.emit, external=links):
+        links = [path for path in (self.root / MEDIA).glob("*") if path.is_symlink()]
+        named.extend(hash(f"{MEDIA}/{path.name}") for path in links)
+        whole = {f"{MEDIA}/{path.name}" for path in links if path.exists()}
+        for _ in check_disk(self.root, [named], self.emit, external=whole):
             pass  # it has reported the file
 
     def _file(self, path: str, size: int, digest: str | None) -> Iterator[Finding]:

@@ -184,7 +184,7 @@ def _gather_and_publish(job: Job) -> Result:
     result.notes.extend(job.notes())
     result.fetched, result.bytes = gathered.files, gathered.bytes
     result.reused = len(wanted) - len(missing)
-    enough = _is_enough(run, gathered, result)
+    enough = _is_enough(job, gathered, result)
     if not enough or options.download_only:
         with workspace.held():
             write_table(attempt_path(run.root), job.attempt(), RecordRow)
@@ -237,9 +237,12 @@ def _check_space(run: Run, source: SourceTable, missing: Sequence[str]) -> None:
     payload.check_space(run.root, need, 2 * len(missing) + 8)
 
 
-def _is_enough(run: Run, gathered: payload.Gathered, result: Result) -> bool:
+def _is_enough(job: Job, gathered: payload.Gathered, result: Result) -> bool:
     """Whether the split may be published; else `result` says why not."""
-    transient = [error for error in gathered.failures.values() if error.transient]
+    run = job.run
+    # In the order of the table, not of arrival, so that the same failures are told in the same words.
+    failed = dict.fromkeys(row.source for row in job.plan.rows if row.source in gathered.failures)
+    transient = [gathered.failures[source] for source in failed if gathered.failures[source].transient]
     if transient and not run.options.give_up:
         result.outcome = "incomplete"
         result.message = (

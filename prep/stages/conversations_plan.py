@@ -80,10 +80,12 @@ def _space_notes(run: Run, source: SourceTable, missing: Sequence[str], result: 
 def _damage_notes(manifest: Manifest, wanted: set[str]) -> Iterator[str]:
     damaged = manifest.damaged_files(manifest.files())
     if damaged:
-        yield f"would mend {counted(len(damaged), 'file')} missing or of another size, first {damaged[0].path}"
+        files = counted(len(damaged), "file")
+        yield f"would mend {files} missing or of another size, first {damaged[0].path}"
     unnamed = {row.source for row in manifest.records() if row.media is not None} - wanted
     if unnamed:
-        yield f"{counted(len(unnamed), 'clip')} would no longer be named and wait in {STATE}/unused for --prune"
+        clips = counted(len(unnamed), "clip")
+        yield f"{clips} would no longer be named and wait in {STATE}/unused for --prune"
 
 
 def _prune_notes(root: Path) -> Iterator[str]:

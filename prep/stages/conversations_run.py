@@ -121,6 +121,14 @@ class Reading:
 
     def notes(self) -> list[str]:
         """What a user should know of the reading."""
+        return [*self._source_notes(), *self._prompt_notes()]
+
+    def _source_notes(self) -> list[str]:
+        if self.source.verified:
+            return []
+        return ["the source table is the one in the Hub's cache; the Hub was not asked whether it is whole"]
+
+    def _prompt_notes(self) -> list[str]:
         expected = self.run.recipe.document["prompt"].get("sha256")
         if self.prompt.origin != "upstream" or self.prompt.sha256 == expected:
             return []

@@ -15,6 +15,7 @@ from prep.layouts.reasoning_qa import MEDIA, media_folder
 from prep.layouts.reasoning_qa_checks import items_of
 from prep.layouts.reasoning_qa_tree import LOCATION
 from prep.manifest import FileRow, Known, Manifest, RecordRow
+from prep.pool import map_threads
 from prep.recipe import canonical_json
 from prep.stages.finished import differences, refuse_change
 from prep.stages.options import Result
@@ -177,9 +178,21 @@ def _place_media(prepared: Prepared) -> None:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).symlink_to(target)
     if prepared.way == "copy":
-        for path, source in _media(prepared):
-            if not _is_same(source, root / path):
-                link_or_copy(source, root / path)
+        options = prepared.options
+        copies = map_threads(
+            lambda copy: _copy(copy[1], root / copy[0]),
+            _media(prepared),
+            jobs=options.jobs,
+            cancel=options.cancel,
+        )
+        for _ in copies:
+            pass
+
+
+def _copy(source: Path, target: Path) -> None:
+    if not _is_same(source, target):
+        with disk_errors(target):
+            link_or_copy(source, target)
 
 
 def _is_same(source: Path, target: Path) -> bool:

@@ -55,8 +55,6 @@ class HubPlan:
             "repo": listing.repo,
             "asked": listing.asked,
             "commit": listing.commit,
-            "verified": listing.verified,
-            "license": listing.license,
         }
 
     def size(self, name: str) -> int:

@@ -152,7 +152,9 @@ def _planned(run: Run) -> Result:
     else:
         result.reused = len(videos)
     if manifest is not None:
-        result.notes += [f"would change {item} (needs --update)" for item in _differences(run, manifest, plan)]
+        result.notes += [
+            f"would change {item} (needs --update)" for item in _differences(run, manifest, plan)
+        ]
     if run.options.align_prompts:
         prompts = [path for path in plan.extras if is_prompt(path)]
         result.notes += align(prompts, plan.extras, plan.locate).notes(dry_run=True)
@@ -263,7 +265,9 @@ def _gather(run: Run, plan: Plan, workspace: Workspace) -> tuple[list[FetchError
     store = payload.Store.look(workspace, is_payload)
     there, known = store.contents(), workspace.ledger.sources
     if run.is_in_place:
-        known.update({name: Content(sha, size_of(run.root / name) or 0) for name, sha in store.placed.items()})
+        known.update(
+            {name: Content(sha, size_of(run.root / name) or 0) for name, sha in store.placed.items()}
+        )
     videos = dict.fromkeys(clip.source for clip in plan.kept() if clip.media)
     others = dict.fromkeys(name for path, name in plan.extras.items() if is_payload(path))
     wanted = [name for name in {**videos, **others} if name not in known or known[name].sha256 not in there]

@@ -34,10 +34,14 @@ def curator_plan(
     clips: list[Clip] = []
     seen: set[str] = set()
     for path in files:
-        for number, line in enumerate(path.read_bytes().decode("utf-8-sig", "surrogateescape").split("\n"), 1):
+        for number, line in enumerate(
+            path.read_bytes().decode("utf-8-sig", "surrogateescape").split("\n"), 1
+        ):
             if not line.strip() or (limit is not None and len(clips) >= limit):
                 continue
-            clip = _clip(len(clips) + 1, line, f"{path.name} line {number}", loader, (caption_model, enhanced_model))
+            clip = _clip(
+                len(clips) + 1, line, f"{path.name} line {number}", loader, (caption_model, enhanced_model)
+            )
             if not clip.reason and clip.uuid in seen:
                 clip.drop("duplicate_uuid", f"{path.name} line {number}: {clip.uuid} is there already")
             seen.add(clip.uuid)
@@ -65,7 +69,9 @@ def _clip(row: int, line: str, place: str, loader: Loader, models: tuple[str | N
     duration = _duration(record)
     facts = [record.get(key) for key in ("width", "height", "num_frames", "framerate")]
     if duration is None or not all(_is_number(value) for value in facts):
-        return clip.drop("missing_clip_metadata", f"{place}: width, height, num_frames, framerate or duration is null")
+        return clip.drop(
+            "missing_clip_metadata", f"{place}: width, height, num_frames, framerate or duration is null"
+        )
     width, height, frames, rate = facts
     if duration > loader.max_duration:
         return clip.drop("duration_too_long", f"{duration:.1f} s > {loader.max_duration:g} s")
@@ -106,9 +112,7 @@ def _duration(record: Mapping[str, Any]) -> float | None:
     return None
 
 
-def _windows(
-    given: Any, loader: Loader, models: tuple[str | None, str | None]
-) -> list[dict[str, Any]]:
+def _windows(given: Any, loader: Loader, models: tuple[str | None, str | None]) -> list[dict[str, Any]]:
     kept = []
     for window in given if isinstance(given, list) else ():
         if not isinstance(window, dict):
@@ -118,9 +122,7 @@ def _windows(
             continue
         caption = window_caption(window, *models)
         if end - start + 1 >= loader.min_window_frames and caption is not None:
-            kept.append(
-                {"start_frame": start, "end_frame": end, "temporal_interval": 1, "caption": caption}
-            )
+            kept.append({"start_frame": start, "end_frame": end, "temporal_interval": 1, "caption": caption})
     return kept
 
 
@@ -145,7 +147,11 @@ def _located(folder: Path) -> Any:
 
     def locate(name: str) -> Path:
         path = Path(name)
-        tried = [path if path.is_absolute() else folder / path, folder / path.name, folder / "clips" / path.name]
+        tried = [
+            path if path.is_absolute() else folder / path,
+            folder / path.name,
+            folder / "clips" / path.name,
+        ]
         found = next((each for each in tried if each.is_file()), None)
         if found is None:
             raise FetchError("missing_video", f"{name} is not there.", transient=False)

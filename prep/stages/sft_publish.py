@@ -62,7 +62,9 @@ class Publication:
             sync_folder(run.root)
             rows = sorted([*files, *self._payload()], key=lambda row: row.path)
             facts = self._facts(consumption, before)
-            manifest = Manifest.write(run.root, facts, rows, list(record_rows(run, self.plan, self._digests())))
+            manifest = Manifest.write(
+                run.root, facts, rows, list(record_rows(run, self.plan, self._digests()))
+            )
         return manifest, prompts.notes(dry_run=False) if run.options.align_prompts else []
 
     def _digests(self) -> dict[str, str]:
@@ -90,7 +92,9 @@ class Publication:
 
     def _lines(self) -> dict[str, bytes]:
         splits = _by_split(self.plan.kept())
-        return {f"{split}/{LINES}": b"".join(clip.text() for clip in clips) for split, clips in splits.items()}
+        return {
+            f"{split}/{LINES}": b"".join(clip.text() for clip in clips) for split, clips in splits.items()
+        }
 
     def _summaries(self) -> dict[str, bytes]:
         """Upstream's summary beside each JSONL that is built here, without the paths of this machine."""
@@ -157,7 +161,9 @@ class Publication:
                 return None
 
         clips = [clip for clip in self.plan.kept() if clip.media]
-        found = map_threads(lambda at: one(clips[at]), range(len(clips)), jobs=options.jobs, cancel=options.cancel)
+        found = map_threads(
+            lambda at: one(clips[at]), range(len(clips)), jobs=options.jobs, cancel=options.cancel
+        )
         return {clips[at].path: header for at, header in found if header is not None}
 
     def _facts(self, consumption: Mapping[str, Any], before: Manifest | None) -> dict[str, Any]:
@@ -180,7 +186,9 @@ class Publication:
             "counts": {"rows": len(plan.clips), "kept": kept, "failed": len(plan.clips) - kept},
             "drops": plan.drops(),
             "consumption": dict(consumption),
-            "details": {"files": {path: len(_by_split(plan.kept())[path.split("/")[0]]) for path in self._lines()}},
+            "details": {
+                "files": {path: len(_by_split(plan.kept())[path.split("/")[0]]) for path in self._lines()}
+            },
             "fingerprint": hashlib.sha256(canonical_json(inputs)).hexdigest(),
         }
 

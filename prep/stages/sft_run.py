@@ -46,8 +46,12 @@ class Run:
             )
         form, place = _source(recipe, part, options)
         asked = {"num_video_frames": options.num_video_frames, "min_short_edge": options.min_short_edge}
-        if options.num_video_frames is not None and (options.num_video_frames < -1 or not options.num_video_frames):
-            raise UsageError("--num-video-frames is 0 or below -1.", remedy="Give the recipe's number, or -1.")
+        if options.num_video_frames is not None and (
+            options.num_video_frames < -1 or not options.num_video_frames
+        ):
+            raise UsageError(
+                "--num-video-frames is 0 or below -1.", remedy="Give the recipe's number, or -1."
+            )
         loader = Loader.of(recipe.document, asked)
         return cls(recipe, part, out_root / (options.name or part.directory), options, form, place, loader)
 
@@ -162,7 +166,9 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
     try:
         pattern = re.compile(text) if text is not None else None
     except re.error as error:
-        raise UsageError(f"--group {text!r} is no regular expression: {error}.", remedy="Correct it.") from error
+        raise UsageError(
+            f"--group {text!r} is no regular expression: {error}.", remedy="Correct it."
+        ) from error
     if pattern is not None and not pattern.groups:
         raise UsageError(f"--group {text!r} has no group.", remedy="Put the source's part in ( ).")
     return pattern

@@ -33,7 +33,9 @@ def token_counter(folder: Path) -> Callable[[str], int]:
         if not tokenizer.chat_template:
             return len(tokenizer(text)["input_ids"])
         turns = [{"role": "user", "content": text}]
-        ids = tokenizer.apply_chat_template(turns, tokenize=True, add_generation_prompt=True, return_dict=False)
+        ids = tokenizer.apply_chat_template(
+            turns, tokenize=True, add_generation_prompt=True, return_dict=False
+        )
         return len(ids)
 
     return count

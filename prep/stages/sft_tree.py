@@ -112,7 +112,11 @@ def _clip(row: int, split: str, number: int, data: bytes) -> Clip:
     clip.uuid, clip.record = record["uuid"], record
     path = resolved(split, record["vision_path"])
     if path is None:
-        return clip if "://" in record["vision_path"] else clip.drop("absolute_path", f"{place}: {record['vision_path']}")
+        return (
+            clip
+            if "://" in record["vision_path"]
+            else clip.drop("absolute_path", f"{place}: {record['vision_path']}")
+        )
     if ".." in path.split("/"):
         return clip.drop("outside_source", f"{place}: {record['vision_path']} leaves the dataset")
     clip.source, clip.media = path, record["vision_path"]
@@ -126,7 +130,11 @@ def _extras(names: Iterable[str], clips: list[Clip], limit: int | None) -> dict[
     for name in names:
         split, _, rest = name.partition("/")
         folder, _, below = rest.partition("/")
-        if split not in SPLITS or not below or not (folder in EXTRA_FOLDERS or folder.startswith("inference_prompt")):
+        if (
+            split not in SPLITS
+            or not below
+            or not (folder in EXTRA_FOLDERS or folder.startswith("inference_prompt"))
+        ):
             continue
         stem = below.partition("/")[0].rpartition(".")[0] or below.partition("/")[0]
         if limit is None or stem in taken:

@@ -153,7 +153,7 @@ def _shard_facts(sealed: Sealed) -> dict[str, Any]:
 
 
 def finish(run: SnapshotRun, workspace: Workspace) -> None:
-    """Put a hidden folder that has its manifest in the dataset's place; what a killed run left is done too."""
+    """Put a hidden folder that has its manifest in the dataset's place; end what a killed run began."""
     with workspace.held(), disk_errors(run.root):
         if run.former.exists() and run.root.exists():
             _put_away(run)

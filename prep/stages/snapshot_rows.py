@@ -36,7 +36,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A row and what became of it: `reason` is empty for one that is kept. `weight` is its payload in bytes."""
+    """A row and what became of it: `reason` is empty for one that is kept. `weight` is its bytes."""
 
     id: str
     reason: str

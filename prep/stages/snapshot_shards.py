@@ -59,7 +59,7 @@ class Sealed:
     name: str
     start: Position
     first: int
-    next: Position = Position(0, 0)
+    next: Position
     rows: int = 0
     records: int = 0
     size: int = 0

@@ -26,7 +26,7 @@ _SHOWN = 20
 
 @dataclass(slots=True)
 class Subset:
-    """A subset ("config" on the Hub): the parquet files of each split in order, and what the card says of rows."""
+    """A subset ("config" on the Hub): the files of each split in order, and their rows by the card."""
 
     name: str
     files: dict[str, list[str]] = field(default_factory=dict)

@@ -21,11 +21,15 @@ SOURCE_FOLDER = f"{STATE}/source"
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table on this disk, the facts of it for the manifest, and the folder of its local media."""
+    """A table on this disk, the facts of it for the manifest, and the folder of its local media.
+
+    `verified` is false where the Hub could not be asked what the table should be.
+    """
 
     path: Path
     facts: Mapping[str, Any]
     media_folder: Path | None = None
+    verified: bool = True
 
     def local_media(self) -> tuple[tuple[str, str], ...]:
         """The folder of local media as a mirror to itself: only what lies below it may be read."""
@@ -124,7 +128,7 @@ def _kept(asked: str, table: SourceTable, workspace: Workspace | None) -> Source
             link_or_copy(table.path, kept)
     if workspace.ledger.pins.get(asked) != table.facts:
         workspace.ledger.pin(asked, dict(table.facts))
-    return SourceTable(kept, table.facts)
+    return SourceTable(kept, table.facts, verified=table.verified)
 
 
 def _from_hub(asked: str, split: Split, options: Options, earlier: Mapping[str, Any] | None) -> SourceTable:
@@ -141,13 +145,11 @@ def _from_hub(asked: str, split: Split, options: Options, earlier: Mapping[str, 
             "repo": repo,
             "asked": revision,
             "commit": listing.commit,
-            "verified": listing.verified,
-            "license": listing.license,
             "file": split.file,
         },
     )
     same = earlier is not None and earlier["sha256"] == facts["sha256"]
-    return SourceTable(path, earlier if same and earlier else facts)
+    return SourceTable(path, earlier if same and earlier else facts, verified=listing.verified)
 
 
 def _file_facts(path: Path, facts: dict[str, Any]) -> dict[str, Any]:

@@ -34,8 +34,6 @@ def test_the_commit_of_an_unpinned_source_is_in_the_manifest(world: World) -> No
         "repo": REPO,
         "asked": None,
         "commit": commit,
-        "verified": True,
-        "license": None,
         "file": TABLE,
         "size": (world.root / ".prep" / "source" / TABLE).stat().st_size,
         "sha256": facts(world.root)["sha256"],
@@ -256,3 +254,13 @@ def test_the_hub_instead_of_a_local_table_is_a_change(world: World) -> None:
     world.run(sources={"val": str(world.folder)})
     with pytest.raises(PrepError, match=f'source: "local" → "{REPO}"'):
         world.run()
+
+
+def test_a_run_from_the_hubs_cache_gives_the_same_manifest(world: World, tmp_path: Path) -> None:
+    world.rows(2)
+    world.run()
+    result = world.run(tmp_path / "again", offline=True, reuse=world.out)
+    assert result.outcome == "complete"
+    assert any("the Hub was not asked" in note for note in result.notes)
+    again = tmp_path / "again" / world.root.name / "manifest.json"
+    assert again.read_bytes() == (world.root / "manifest.json").read_bytes()
