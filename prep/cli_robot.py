@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 
 from prep.cli_group import Group
 from prep.cli_options import format_option, quiet_option
+from prep.cli_size import ByteSize
 from prep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,25 +23,7 @@ __all__ = ["droid", "lerobot", "libero", "windows"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10")
-
-
-class _Bytes(click.ParamType):  # type: ignore[type-arg]
-    """A size such as 50GB, 1.5TB or 1000000, in decimal units."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?[bB]?)", str(value).strip())
-        unit = match[2].upper() if match else ""
-        unit = unit if unit.endswith("B") or not unit else f"{unit}B"
-        if match is None or (unit not in _UNITS and unit != "B"):
-            self.fail(f"{value!r} is no size; write it as 50GB", param, ctx)
-        return round(float(match[1]) * _UNITS.get(unit, 1))
-
 
 _OPTIONS = (
     click.option("--out-root", default="data", show_default=True, help="Where the datasets are made."),
@@ -54,7 +36,7 @@ _OPTIONS = (
     ),
     click.option("--metadata-only", is_flag=True, help="From the Hub, fetch only meta/."),
     click.option(
-        "--max-download", type=_Bytes(), default="50GB", show_default=True, help="Stop beyond so many bytes."
+        "--max-download", type=ByteSize(), default="50GB", show_default=True, help="Stop beyond so many bytes."
     ),
     click.option("--ignore", multiple=True, help="Codes of findings to accept."),
     click.option("--dry-run", is_flag=True, help="Say what would be made; write nothing."),

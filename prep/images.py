@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
+from prep.errors import PrepError
 from prep.findings import Finding, found
 from prep.signatures import HEAD_BYTES, lfs_oid, looks_like
 
@@ -166,11 +167,15 @@ def decoded(data: bytes) -> Image:
 def rgb(data: bytes) -> NDArray[np.uint8]:
     """The pixels, uint8 [H, W, 3], upright; transparency is dropped, as upstream drops it.
 
-    Raises what Pillow raises.
+    Raises PrepError for what cannot be decoded.
     """
     import numpy as np
+    from PIL import Image
 
-    return np.asarray(decoded(data).convert("RGB"))
+    try:
+        return np.asarray(decoded(data).convert("RGB"))
+    except (*_DAMAGE, Image.DecompressionBombError) as error:
+        raise PrepError(f"The image cannot be decoded: {_said(error)}.") from error
 
 
 def _named(name: str | None, message: str) -> str:

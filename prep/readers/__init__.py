@@ -15,6 +15,7 @@ __all__ = ["Reader", "open"]
 
 
 _READERS = {
+    "arrow_snapshot": "prep.readers.arrow_snapshot:ArrowSnapshotReader",
     "conversations": "prep.readers.conversations:ConversationsReader",
     "sft_jsonl": "prep.readers.sft_jsonl:SftJsonlReader",
     "reasoning_qa": "prep.readers.reasoning_qa:ReasoningReader",

@@ -166,7 +166,9 @@ class SftJsonlReader:
     def _header(self, name: str, record: Mapping[str, Any]) -> Any:
         stated = record["vision_path"]
         if "://" in stated:
-            raise PrepError(f"{name}: {stated} is not on this machine.", remedy="Fetch it and build the JSONL anew.")
+            raise PrepError(
+                f"{name}: {stated} is not on this machine.", remedy="Fetch it and build the JSONL anew."
+            )
         path = self.root / self.split_name / stated
         try:
             return path, read_header(path)

@@ -1,4 +1,4 @@
-"""Where a snapshot's rows come from: parquet files of a Hub dataset or of a local copy, by subset and split."""
+"""Where a snapshot's rows come from: parquet of a Hub dataset or a local copy, by subset and split."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Subset:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Parquet files with a card: of a Hub dataset at one commit, or below a local `folder`, which is only read.
+    """Parquet files with a card: of a Hub dataset at one commit, or below a local folder.
 
-    `local` are the paths below the folder.
+    `local` are the paths below `folder`, which is only read.
     """
 
     listing: hub.Listing | None = None
