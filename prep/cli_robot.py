@@ -36,7 +36,11 @@ _OPTIONS = (
     ),
     click.option("--metadata-only", is_flag=True, help="From the Hub, fetch only meta/."),
     click.option(
-        "--max-download", type=ByteSize(), default="50GB", show_default=True, help="Stop beyond so many bytes."
+        "--max-download",
+        type=ByteSize(),
+        default="50GB",
+        show_default=True,
+        help="Stop beyond so many bytes.",
     ),
     click.option("--ignore", multiple=True, help="Codes of findings to accept."),
     click.option("--dry-run", is_flag=True, help="Say what would be made; write nothing."),
@@ -134,9 +138,9 @@ def _options(values: dict[str, Any]) -> RobotOptions:
 @click.command(cls=Group.command_class)
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--index", "name", help="Which index, by the beginning of its file's name.")
-@click.option("--at", type=int, multiple=True, help="What is the window at this flat index?")
-@click.option("--episode", help="Which windows has EPISODE, or ROOT:EPISODE?")
-@click.option("--id", "identity", multiple=True, help="Where is the window ROOT:EPISODE:FRAME?")
+@click.option("--at", type=int, multiple=True, help="Name the window at this flat index.")
+@click.option("--episode", help="List the windows of EPISODE, or ROOT:EPISODE.")
+@click.option("--id", "identity", multiple=True, help="Find the window ROOT:EPISODE:FRAME.")
 @click.option("--export", type=click.Path(path_type=Path), help="Write the windows as a list by identity.")
 @click.option("--exclude", type=click.Path(path_type=Path), help="Leave out the windows of such a list.")
 @click.option("--hold-out", type=click.IntRange(min=1), help="Draw so many windows.")
@@ -145,7 +149,7 @@ def _options(values: dict[str, Any]) -> RobotOptions:
 )
 @format_option
 def windows(directory: Path, name: str | None, **values: Any) -> None:
-    """Ask a window index: what is flat index I, which windows has an episode, where is a window.
+    """Look windows up in an index, by flat index, episode or identity, and make lists of them.
 
     \b
     Example: prep windows data/droid_plus_lerobot_640x360_20260412 --index droid_policy-train --at 12345

@@ -26,6 +26,12 @@ from prep.workspace import attempt_path, ledger_path
 __all__ = ["Options", "Result", "adopt", "failures", "prepare"]
 
 KIND = "conversations"
+_OTHER_COMMANDS = {
+    "lerobot": "Use `prep lerobot --recipe RECIPE`, `prep droid` or `prep libero`.",
+    "sft_jsonl": "Use `prep sft` or `prep bridge`.",
+    "arrow_snapshot": "Use `prep llava-ov`.",
+    "reasoning_qa": "Use `prep video-reasoning`.",
+}
 
 
 def prepare(
@@ -56,7 +62,7 @@ def _checked(options: Options, recipe: Recipe) -> Options:
     if recipe.kind != KIND:
         raise UsageError(
             f"The recipe {recipe.name} is of the kind {recipe.kind!r}; here tables become {KIND}.",
-            remedy="Robot data have commands of their own: see `prep --help`.",
+            remedy=_OTHER_COMMANDS.get(recipe.kind, "See `prep --help`."),
         )
     for other, given in (("--download-only", options.download_only), ("--refresh", options.refresh)):
         if options.offline and given:

@@ -50,7 +50,9 @@ def scaled_frames(path: Path, wanted: Frames, sizes: Scaling, compression: int) 
                 pictures.append(frame.to_ndarray(format="rgb24")[top:bottom, left:right].copy())
     except (OSError, IndexError, av.FFmpegError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise PrepError(f"{path}: cannot be decoded: {reason}.", remedy="`prep validate` says why.") from error
+        raise PrepError(
+            f"{path}: cannot be decoded: {reason}.", remedy="`prep validate` says why."
+        ) from error
     if not pictures:
         raise PrepError(
             f"{path}: none of the frames {wanted.start} to {wanted.end} can be decoded.",

@@ -22,7 +22,9 @@ def prepare_sft(
     """
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     if chosen.kind != "sft_jsonl":
-        raise UsageError(f"The recipe {chosen.name} is of the kind {chosen.kind}.", remedy="Use `prep prepare`.")
+        raise UsageError(
+            f"The recipe {chosen.name} is of the kind {chosen.kind}.", remedy="Use `prep prepare`."
+        )
     asked = options or SftOptions()
     if asked.offline and (asked.download_only or asked.refresh):
         other = "--download-only" if asked.download_only else "--refresh"

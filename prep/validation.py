@@ -89,7 +89,10 @@ def validate(
         _check_one_file(start, report, options)
         return report
     root = start.parent if start.is_file() else start
-    datasets = (find_datasets(root) or _robot_datasets(root)) if start.is_dir() else [""]
+    datasets = [*find_datasets(root)] if start.is_dir() else [""]
+    if "" not in datasets:
+        covered = {name.split("/")[0] for name in datasets}
+        datasets += [name for name in _robot_datasets(root) if name not in covered and (name or not covered)]
     _check_all(root, datasets, report, options)
     return report
 

@@ -38,9 +38,16 @@ def _roots_below(path: Path, below: str, depth: int) -> Iterator[str]:
     if depth == _DEEPEST or not os.access(folder, os.R_OK):
         return
     with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        names = sorted(entry.name for entry in entries if _is_folder(entry) and entry.name[0] != ".")
     for name in names:
         yield from _roots_below(path, f"{below}/{name}".lstrip("/"), depth + 1)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a link that leads in a circle
 
 
 @dataclass(slots=True)

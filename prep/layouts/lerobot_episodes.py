@@ -14,6 +14,7 @@ import numpy as np
 
 from prep.findings import Finding, found
 from prep.layouts.lerobot_facts import EPISODES, TASKS, THRESHOLDS, Facts, Needed
+from prep.progress import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -129,16 +130,17 @@ def check_ids(facts: Facts) -> Iterator[Finding]:
         return
     if facts.ids is None:
         if facts.needs_ids and "episode_id" not in facts.types:
-            message = f"there is no column episode_id; {facts.count} episodes cannot be found by a filter"
+            lost = counted(facts.count, "episode")
+            message = f"there is no column episode_id; a filter cannot find {lost}"
             yield found("LER029", EPISODES, message, place="episode_id")
         return
-    counted = Counter(facts.ids.to_pylist())
-    empty = sum(number for name, number in counted.items() if not (name and name.strip()))
+    names = Counter(facts.ids.to_pylist())
+    empty = sum(number for name, number in names.items() if not (name and name.strip()))
     if empty:
         yield found(
             "LER030", EPISODES, f"{empty} of {facts.count} episodes have no episode_id", place="episode_id"
         )
-    for name, number in counted.items():
+    for name, number in names.items():
         if number > 1 and name and name.strip():
             yield found("LER030", EPISODES, f"{number} episodes are named {name!r}", place="episode_id")
 

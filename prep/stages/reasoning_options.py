@@ -92,9 +92,8 @@ def _source(recipe: Recipe, split: str, asked: Asked, shared: tuple[Path, ...]) 
     sampling = _sampling(recipe, split, asked)
     sampling.check(split)
     if not annotations:
-        if any(
-            value not in (None, ()) for value in (asked.media_roots, asked.mode, asked.stride, asked.limit)
-        ):
+        numbers = (asked.stride, asked.offset, asked.limit)
+        if asked.media_roots or asked.mode or any(value is not None for value in numbers):
             raise UsageError(
                 f"{variable(split, 'ANNOTATIONS')} would be empty: {split} has settings, and no file.",
                 remedy=f"Give --{split} FILE.json.",

@@ -20,7 +20,7 @@ from prep.layouts.sft_windows import CAPTION_JSON, Loader
 from prep.pool import map_threads
 from prep.stages.sft_plan import Clip, Plan
 
-__all__ = ["captions_plan", "located_in", "local_facts", "probed"]
+__all__ = ["captions_plan", "local_facts", "located_in", "probed"]
 
 _TEXT: Final = "caption.txt"
 _OBJECT: Final = "caption.json"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from prep import hub, schemas
-from prep.errors import FetchError, PrepError, UsageError
+from prep.errors import FetchError, UsageError
 from prep.files import sha256_of
 from prep.layouts.sft_jsonl import EXTRA_FOLDERS, LINES, SPLITS, find_lines, parsed, read_lines, resolved
-from prep.pool import map_threads
 from prep.recipe import Split
 from prep.stages.sft_captions import located_in
 from prep.stages.sft_options import SftOptions

@@ -1,4 +1,4 @@
-"""The reasoning layout: which item is shown in which form, where media are looked for, names in one folder."""
+"""The reasoning layout: which item is shown in which form, where media are looked for, what files are called."""
 
 from __future__ import annotations
 
@@ -91,7 +91,10 @@ def test_messages() -> None:
         },
         {"role": "assistant", "content": "<think>\nLook.\n</think>\n\nSo."},
     ]
-    assert [turn["role"] for turn in conversation(item, "a.mp4", "answer", Sampling())] == ["user", "assistant"]
+    assert [turn["role"] for turn in conversation(item, "a.mp4", "answer", Sampling())] == [
+        "user",
+        "assistant",
+    ]
 
 
 @pytest.mark.parametrize(
