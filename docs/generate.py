@@ -28,6 +28,7 @@ _FAMILIES = {
     "LAY": "Layout",
     "LER": "LeRobot",
     "MAN": "Manifest",
+    "REA": "Video reasoning",
     "REC": "Records",
     "ROB": "Robot datasets",
     "RUL": "Checks themselves",

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from prep import __version__
+from prep.cli_diff import diff
 from prep.cli_group import ExistingPath, Group, Settings
 from prep.cli_options import adopt_options, format_option, options_from, prepare_options, quiet_option
 from prep.cli_robot import droid, lerobot, libero, windows
@@ -62,6 +63,8 @@ def prepare(recipe: str, **values: Any) -> None:
 
 for robot_command in (droid, libero, lerobot, windows):
     cli.add_command(robot_command)
+
+cli.add_command(diff)
 
 
 def _prepare(recipe: str, values: dict[str, Any]) -> None:
@@ -278,16 +281,27 @@ def verify() -> None:
 
 
 @vendor.command()
-def status() -> None:
-    """Say which commit is locked, and where its files are.
+@click.option("--against", metavar="REV", help="List what this commit, branch or tag has otherwise.")
+@click.option("--from", "source", help="With --against: a git URL, a checkout, or a bare repository.")
+def status(against: str | None, source: str | None) -> None:
+    """Say which commit is locked and where its files are, or how another commit differs.
 
     \b
     Example: prep vendor status
+             prep vendor status --against main --from ../cosmos-framework
     """
     from prep.upstream.checkout import load_lock, local_copy
+    from prep.upstream.drift import drift
 
     lock = load_lock()
     click.echo(f"{lock.repository} at {lock.commit} ({lock.license})")
+    if against is not None:
+        found = drift(against, source)
+        for line in found.lines():
+            click.echo(line)
+        return
+    if source is not None:
+        raise click.UsageError("--from needs --against here.")
     for entry in lock.files:
         click.echo(f"{entry.path}  {local_copy(lock, entry.path) or 'not here'}")
 

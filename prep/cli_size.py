@@ -18,6 +18,7 @@ class ByteSize(click.ParamType):  # type: ignore[type-arg]
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number of bytes; fails as click wants it."""
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?[bB]?)", str(value).strip())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prep.errors import UsageError
-from prep.manifest import MANIFEST, STATE, Manifest, short_id
+from prep.manifest import MANIFEST, Manifest, short_id
 from prep.recipe import Recipe, recipe_from
 from prep.window_lists import filter_path, index_parameters
 
@@ -21,6 +21,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLACE = re.compile(r"\{(\w*)\}")
 # What stands unquoted in an override's value, in Hydra's grammar.
 _OVERRIDABLE = re.compile(r"[A-Za-z0-9_./:@%+=-]+")
+_DEEPEST = 4  # a repository's owner, its name, a subset, and the split of it
 _OFFLINE_NOTE = "The Hub is switched off below: the backbone's weights must be in its cache already."
 
 
@@ -55,20 +56,22 @@ def _dotenv_quoted(value: str) -> str:
 
 
 def manifests_below(path: Path) -> Iterator[Manifest]:
-    """The manifests at `path`, in its folders and in theirs; a broken one raises PrepError."""
+    """The manifests at `path` and up to four folders below it; a broken one raises PrepError.
+
+    A dataset's own folders are not searched.
+    """
+    yield from _manifests(path, _DEEPEST)
+
+
+def _manifests(path: Path, depth: int) -> Iterator[Manifest]:
     own = Manifest.load(path)
     if own is not None:
         yield own
         return
-    for folder in _folders(path):
-        for candidate in (folder, *_folders(folder)):
-            manifest = Manifest.load(candidate)
-            if manifest is not None:
-                yield manifest
-
-
-def _folders(path: Path) -> list[Path]:
-    return sorted(child for child in path.iterdir() if child.is_dir() and child.name != STATE)
+    # Hidden folders are those of runs that are not at their end.
+    for folder in sorted(child for child in path.iterdir() if child.is_dir()) if depth else ():
+        if not folder.name.startswith("."):
+            yield from _manifests(folder, depth - 1)
 
 
 def env(path: str | Path, *, consumer: str | None = None) -> Environment:
@@ -125,6 +128,7 @@ def _merged(wanted: list[tuple[Manifest, Recipe]]) -> Environment:
             )
         result.variables[name] = next(iter(values))
     result.variables.update(_filter_overrides(wanted, result.remarks))
+    result.variables.update(_launch_overrides(wanted, result.remarks))
     result.remarks.extend(_missing_splits(wanted))
     not_provided = {name: what for _, recipe in wanted for name, what in recipe.not_provided.items()}
     result.remarks.extend(f"not provided by prep: {name}, {what}" for name, what in not_provided.items())
@@ -154,6 +158,39 @@ def _filter_overrides(wanted: list[tuple[Manifest, Recipe]], remarks: list[str])
     return {"EXTRA_TAIL_OVERRIDES": found.pop()}
 
 
+def _launch_overrides(wanted: list[tuple[Manifest, Recipe]], remarks: list[str]) -> dict[str, str]:
+    """The overrides by which an upstream recipe that asks the Hub by name reads a snapshot instead."""
+    found: dict[str, dict[str, str]] = {}
+    for manifest, recipe in wanted:
+        launch = recipe.document.get("launch")
+        if launch is None:
+            continue
+        if manifest.document["details"].get("form") == "hub":
+            start = _absolute(manifest.root).parents[3]
+            remarks.append(f"upstream's load_dataset finds the subset where it is run in {start}")
+            continue
+        texts = [text.replace("{directory}", _overridable(manifest.root)) for text in launch["overrides"]]
+        found.setdefault(launch["variable"], {})[" ".join(texts)] = launch.get("remark", "")
+    for name, texts_and_remarks in found.items():
+        if len(texts_and_remarks) > 1:
+            remarks.append(f"{len(texts_and_remarks)} snapshots; for {name} name the directory of one")
+        else:
+            remarks.extend(remark for remark in texts_and_remarks.values() if remark)
+    return {name: next(iter(texts)) for name, texts in found.items() if len(texts) == 1}
+
+
+def _overridable(path: Path, below: str = "") -> str:
+    """A path as it may stand in an override; raises UsageError if it cannot."""
+    text = str(_absolute(path) / below)
+    if not _OVERRIDABLE.fullmatch(text):
+        raise UsageError(
+            f"{text}: upstream's launcher splits its overrides at spaces, and Hydra reads other signs as "
+            "grammar.",
+            remedy="Prepare into a directory whose path has only letters, digits and _ - . / in it.",
+        )
+    return text
+
+
 def _filters(manifest: Manifest, recipe: Recipe) -> set[str | None]:
     """The digests of the filters that a recipe's indices were built with; None for one without.
 
@@ -170,14 +207,8 @@ def _filters(manifest: Manifest, recipe: Recipe) -> set[str | None]:
 def _overrides(manifest: Manifest, recipe: Recipe, filter_sha256: str | None) -> str:
     if filter_sha256 is None:
         return ""
-    path = _absolute(manifest.root) / filter_path(filter_sha256)
-    if not _OVERRIDABLE.fullmatch(str(path)):
-        raise UsageError(
-            f"{path}: upstream's launcher splits its overrides at spaces, and Hydra reads other signs as "
-            "grammar.",
-            remedy="Prepare into a directory whose path has only letters, digits and _ - . / in it.",
-        )
-    return " ".join(text.replace("{filter}", str(path)) for text in recipe.document["filter"]["overrides"])
+    path = _overridable(manifest.root, filter_path(filter_sha256))
+    return " ".join(text.replace("{filter}", path) for text in recipe.document["filter"]["overrides"])
 
 
 def _variables(manifest: Manifest, recipe: Recipe) -> Mapping[str, str]:

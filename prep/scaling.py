@@ -42,12 +42,11 @@ def scaled_frames(path: Path, wanted: Frames, sizes: Scaling, compression: int) 
 
     top, left = sizes.top, sizes.left
     bottom, right = top + sizes.target_height, left + sizes.target_width
-    pictures = []
     try:
         with av.open(str(path)) as container:
-            for frame in _chosen(container, container.streams.video[0], wanted, sizes):
-                # A copy, since a cut-out would hold on to the whole picture.
-                pictures.append(frame.to_ndarray(format="rgb24")[top:bottom, left:right].copy())
+            chosen = _chosen(container, container.streams.video[0], wanted, sizes)
+            # Copies, since a cut-out would hold on to the whole picture.
+            pictures = [frame.to_ndarray(format="rgb24")[top:bottom, left:right].copy() for frame in chosen]
     except (OSError, IndexError, av.FFmpegError) as error:
         reason = getattr(error, "strerror", None) or error
         raise PrepError(

@@ -6,7 +6,7 @@ import os
 import random
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,13 +23,20 @@ from prep.manifest import MANIFEST
 from prep.proof import Proof
 from prep.rules import guarded
 
-__all__ = ["ReasoningCheck", "check_annotation_file", "find_reasoning_trees", "shared_videos"]
+__all__ = [
+    "ReasoningCheck",
+    "check_annotation_file",
+    "find_reasoning_trees",
+    "is_annotation",
+    "shared_videos",
+]
 
 Emit = Callable[[Finding], None]
 Level = Literal["quick", "standard", "deep"]
 Files = list[tuple[Path, str, Path | None]]
 
 _DEEPEST = 2
+_REMEDY = "Run the prepare command again with --update: what differs from its source is made anew."
 
 
 def find_reasoning_trees(path: Path) -> list[str]:
@@ -44,14 +51,15 @@ def _trees_below(path: Path, below: str, depth: int) -> Iterator[str]:
     with os.scandir(folder) as entries:
         names = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
     files = (name for name, is_folder in names.items() if name.endswith(".json") and not is_folder)
-    if any(_is_annotation(folder / name) for name in files):
+    if any(is_annotation(folder / name) for name in files):
         yield below
     elif depth < _DEEPEST:
         for name in (name for name, is_folder in names.items() if is_folder and not name.startswith(".")):
             yield from _trees_below(path, f"{below}/{name}".lstrip("/"), depth + 1)
 
 
-def _is_annotation(path: Path) -> bool:
+def is_annotation(path: Path) -> bool:
+    """Whether a JSON file is an annotation file of either name, or bare items."""
     return path.name != MANIFEST and format_of(path) in (*FORMATS, "")
 
 
@@ -102,7 +110,7 @@ class ReasoningCheck:
 
     def _found(self) -> Files:
         """The annotation files of a tree that no manifest tells of."""
-        paths = (path for path in sorted(self.root.glob("*.json")) if _is_annotation(path))
+        paths = (path for path in sorted(self.root.glob("*.json")) if is_annotation(path))
         return [(path, path.name, None) for path in paths]
 
     def _stated(self) -> tuple[Files, Sampling | None] | None:
@@ -142,13 +150,15 @@ class ReasoningCheck:
         there = size_of(self.root / path)
         is_annotation = "/" not in path
         if there is None and is_annotation:
-            yield found("FIL005", path, f"there is no such file; the manifest lists it with {size} bytes")
+            message = f"there is no such file; the manifest lists it with {size} bytes"
+            yield found("FIL005", path, message, remedy=_REMEDY)
         elif there is not None and there != size:
-            yield found("FIL003", path, f"{there} bytes; the manifest states {size}")
+            yield found("FIL003", path, f"{there} bytes; the manifest states {size}", remedy=_REMEDY)
         elif there is not None and is_annotation and digest is not None:
             computed = sha256_of(self.root / path)
             if computed != digest:
-                yield found("FIL004", path, f"the sha256 is {computed}; the manifest states {digest}")
+                message = f"the sha256 is {computed}; the manifest states {digest}"
+                yield found("FIL004", path, message, remedy=_REMEDY)
 
     def _content(self, annotations: Sequence[Annotation]) -> None:
         """Decode the videos, and hash those whose digest is stated, as the level asks."""
@@ -160,13 +170,16 @@ class ReasoningCheck:
         videos = self._sampled(list(self._videos(annotations)))
         digests = Digests.of(self.proof if self.level == "deep" else None)
         work = Work(self.root, self.level, self.jobs, digests, self.quiet)
-        computed = check_content(work, videos, [], self.emit)
+        computed = check_content(work, videos, [], self._emit_media)
         self.report.count("videos", len(videos))
         self.report.count("files hashed", len(computed) // 2)
         self.report.environment["decoder"] = decoder_name()
         if self.level == "standard":
             self.report.skip("every frame", "level standard: one frame of each video is decoded")
             self.report.skip("sha256 of media", "level standard")
+
+    def _emit_media(self, finding: Finding) -> None:
+        self.emit(replace(finding, remedy=_REMEDY) if finding.code in ("FIL004", "FIL016") else finding)
 
     def _videos(self, annotations: Sequence[Annotation]) -> Iterator[str]:
         """Each video that is there and not empty, once; relative to the dataset where it is below it."""
@@ -189,20 +202,21 @@ class ReasoningCheck:
 
 
 def shared_videos(datasets: Sequence[tuple[str, Proof]]) -> Iterator[Finding]:
-    """FIL009: each video file that two reasoning datasets of different splits show, linked or not.
+    """FIL009: each video file that two reasoning datasets of different splits show.
 
     Linked media have no digest in the manifest, so the files themselves are compared: by device and
-    inode, which costs a stat each.
+    inode, which costs a stat each. Between two copies their digests tell.
     """
-    held: dict[tuple[int, int], tuple[str, str, Path]] = {}
+    held: dict[tuple[int, int], tuple[Proof, str]] = {}
     for below, proof in datasets:
         if proof.document.get("kind") != "reasoning_qa":
             continue
-        split = str(proof.document.get("split"))
         for path, identity in _identities(proof):
-            other = held.setdefault(identity, (split, below, path))
-            if other[0] != split:
-                yield found("FIL009", below, f"{path} is also in {other[1]}: in {split} and {other[0]}")
+            other, where = held.setdefault(identity, (proof, below))
+            splits = [each.document.get("split") for each in (proof, other)]
+            copied = [each.part("request").get("media") == "copy" for each in (proof, other)]
+            if splits[0] != splits[1] and not all(copied):
+                yield found("FIL009", below, f"{path} is also in {where}: in {splits[0]} and {splits[1]}")
 
 
 def _identities(proof: Proof) -> Iterator[tuple[Path, tuple[int, int]]]:

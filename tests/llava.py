@@ -37,12 +37,11 @@ def picture(number: int, size: tuple[int, int] = (24, 16), mode: str = "RGB", ki
     return buffer.getvalue()
 
 
-def row(number: int, image: bytes | None = None, **values: Any) -> dict[str, Any]:
-    """A record as the dataset has them; `values` replace columns."""
-    data = picture(number) if image is None else image
+def row(number: int, data: bytes | None = None, **values: Any) -> dict[str, Any]:
+    """A record as the dataset has them; `data` are the image's bytes, `values` replace columns."""
     return {
         "id": f"row {number}",
-        "image": {"bytes": data, "path": f"{number}.png"},
+        "image": {"bytes": picture(number) if data is None else data, "path": f"{number}.png"},
         "conversations": [
             {"from": "human", "value": f"<image>\nWhat is number {number}?"},
             {"from": "gpt", "value": f"It is {number}."},

@@ -25,9 +25,11 @@ ANNOTATION: Final = "reasoning-annotation"
 Emit = Callable[[Finding], None]
 
 _KEYS: Final = frozenset(("format", "metadata", "media_root", "items"))
+_SIBLINGS: Final = ("metropolis-v", "cosmos-reason-v")
 _OTHER: Final = ("version", "metadata", "samples", "conversations")
 _FORMAT: Final = re.compile(rb'"format"\s*:\s*"([^"]*)"')
 _HEAD: Final = 4096
+_ENDLESS: Final = 1 << 60
 _WHOLE: Final = 1 << 24
 _REMEDY: Final = "Name the right --media-root, or correct the item's video_id."
 
@@ -72,7 +74,8 @@ def format_of(path: Path) -> str | None:
         return None
     items = document.get("items")
     bare = isinstance(items, list) and bool(items) and isinstance(items[0], dict) and "question" in items[0]
-    return str(document["format"]) if "format" in document else "" if bare else None
+    stated_here = _stated_format(document)
+    return str(stated_here) if stated_here is not None else "" if bare else None
 
 
 def read_annotation(
@@ -109,12 +112,23 @@ def items_of(path: Path) -> list[dict[str, Any]]:
     return items
 
 
+def _stated_format(document: Mapping[str, Any]) -> Any:
+    """What a file calls its format; the sibling formats call it their version, and have items too."""
+    if "format" in document:
+        return document["format"]
+    version = document.get("version")
+    return version if isinstance(version, str) and version.startswith(_SIBLINGS) else None
+
+
 def _is_ours(document: Mapping[str, Any], name: str, emit: Emit) -> bool:
-    stated = document.get("format")
+    stated = _stated_format(document)
     if stated is not None and stated not in FORMATS:
         emit(
             found(
-                "REA001", name, f"its format is {stated!r}; expected {' or '.join(FORMATS)}", place="/format"
+                "REA001",
+                name,
+                f"its format is {stated!r}; expected {' or '.join(FORMATS)}",
+                place="/format" if "format" in document else "/version",
             )
         )
         return False
@@ -165,18 +179,20 @@ class Scan:
 
     def run(self, files: Sequence[tuple[Path, str, Path | None]]) -> list[Annotation]:
         """Check the files: each a path, the name for findings, and the media root given for it."""
-        read = [read_annotation(path, name, given, self.emit) for path, name, given in files]
-        self.complete = all(each is not None for each in read)
-        usable = [each for each in read if each is not None]
-        total = sum(annotation.items for annotation, _ in usable)
-        touched = self.sampling.touched(total) if self.sampling is not None else range(total)
-        thinks = self.sampling.thinks(total) if self.sampling is not None else range(0)
-        start = 0
-        for annotation, items in usable:
+        # Whether an item is shown does not depend on how many follow it: one file at a time is in memory.
+        touched = self.sampling.touched(_ENDLESS) if self.sampling is not None else range(_ENDLESS)
+        thinks = self.sampling.thinks(_ENDLESS) if self.sampling is not None else range(0)
+        total = 0
+        for path, name, given in files:
+            read = read_annotation(path, name, given, self.emit)
+            if read is None:
+                self.complete = False
+                continue
+            annotation, items = read
             self._root(annotation)
-            self._items(annotation, items, touched, thinks, start)
+            self._items(annotation, items, touched, thinks, total)
             self._media(annotation)
-            start += annotation.items
+            total += annotation.items
             self.annotations.append(annotation)
         self._whole(total)
         return self.annotations

@@ -1,4 +1,4 @@
-"""How much of a JSONL training will keep: records, windows, captions, frames and hours, each drop by reason."""
+"""How much of a JSONL training will keep: records, windows, captions, frames, hours; drops by reason."""
 
 from __future__ import annotations
 
@@ -62,6 +62,24 @@ class Consumption:
             self.kept += 1
         else:
             self.dropped["no_valid_window"] += 1
+
+    def take_usual(self, record: Mapping[str, Any], key: str) -> None:
+        """Count a record of one window, in which nothing is to be dropped; `key` is its caption's."""
+        window, loader = record["t2w_windows"][0], self.loader
+        start, end, interval = window["start_frame"], window["end_frame"], window["temporal_interval"]
+        total = record.get("nb_frames") or end + 1
+        if loader.num_video_frames > 0 or self.tokens is not None or total <= end:
+            self.take(record)
+            return
+        self.records += 1
+        self.windows += 1
+        self.kept += 1
+        self.kept_windows += 1
+        self.captions[key] += 1
+        step = loader.temporal_compression
+        self.frames += (end - start) // interval // step * step + 1
+        rate = record.get("framerate") or total / record["duration"]
+        self.seconds += (end - start + 1) / rate
 
     def _window(self, window: Mapping[str, Any], total: int, rate: float) -> bool:
         try:

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Final
 import orjson
 
 __all__ = [
+    "DAMAGED_GZIP",
     "EXTRA_FOLDERS",
     "LINES",
     "SPLITS",
@@ -22,6 +23,7 @@ __all__ = [
     "find_lines",
     "is_media",
     "line_at",
+    "parsed",
     "read_lines",
     "record_line",
     "resolved",
@@ -40,7 +42,7 @@ _BLOCK: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: `number` from 1, `offset` of its first byte in the (unpacked) text, `data` without its end."""
+    """One line: `number` from 1, `offset` of its first byte in the unpacked text, `data` without its end."""
 
     number: int
     offset: int

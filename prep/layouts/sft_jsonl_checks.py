@@ -7,12 +7,10 @@ record); where two are equal, the few lines meant are read again to say which th
 from __future__ import annotations
 
 import codecs
-import json
 import os
 import stat
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,43 +19,27 @@ import orjson
 from prep import schemas
 from prep.documents import BrokenDocumentError, diagnosed
 from prep.findings import PLACES_KEPT, Finding, found
-from prep.layouts.repeats import THRESHOLDS, repeated_positions
+from prep.layouts.sft_consumption import Consumption
 from prep.layouts.sft_jsonl import DAMAGED_GZIP, Line, read_lines
-from prep.layouts.sft_rules import RULES, Record
+from prep.layouts.sft_repeats import Scanned, repeats
+from prep.layouts.sft_rules import RULES, Record, usual_caption
+from prep.layouts.sft_sources import source_of
 from prep.layouts.sft_windows import CAPTION_KEYS, Loader, UnusableCaptionError, caption_key, caption_text
 from prep.rules import applied
 from prep.signatures import HEAD_BYTES, lfs_oid, looks_like
 
-__all__ = ["SCHEMA", "Scanned", "media_path", "records", "scan_lines"]
+__all__ = ["SCHEMA", "media_path", "records", "scan_lines"]
 
 SCHEMA: Final = "sft-record"
 Emit = Callable[[Finding], None]
 _RECORD_KEYS: Final = frozenset(
-    ("uuid", "duration", "width", "height", "vision_path", "t2w_windows", "nb_frames", "framerate")
-    + ("control_type", "control_path")
+    (
+        *("uuid", "duration", "width", "height", "vision_path", "t2w_windows", "nb_frames", "framerate"),
+        *("control_type", "control_path"),
+    )
 )
 _WINDOW_KEYS: Final = frozenset((*CAPTION_KEYS, "start_frame", "end_frame", "temporal_interval"))
 _UNKNOWN: Final = -1
-_NAMED: Final = 5
-
-
-@dataclass(slots=True)
-class Scanned:
-    """What a pass leaves behind: for each record, in order, hashes of its texts and its media's size.
-
-    A size is in bytes, -1 where there is no file; a hash is 0 where there is no text. `complete` is
-    false where the file could not be read to its end.
-    """
-
-    path: str
-    records: int = 0
-    complete: bool = True
-    far: int = 0
-    lines: array[int] = field(default_factory=lambda: array("q"))
-    uuids: array[int] = field(default_factory=lambda: array("q"))
-    media: array[int] = field(default_factory=lambda: array("q"))
-    sizes: array[int] = field(default_factory=lambda: array("q"))
-    captions: array[int] = field(default_factory=lambda: array("q"))
 
 
 def media_path(folder: str, vision_path: str) -> str | None:
@@ -87,21 +69,32 @@ def records(file: Path, path: str, loader: Loader) -> Iterator[Record]:
         return
 
 
-def scan_lines(root: Path, path: str, loader: Loader, emit: Emit, *, names_content: bool = False) -> Scanned:
+def scan_lines(
+    root: Path,
+    path: str,
+    counts: Consumption,
+    emit: Emit,
+    *,
+    names_content: bool = False,
+    names_sources: bool = False,
+) -> Scanned:
     """Check every line of the JSONL at `path` below `root`; findings' paths are relative to the root.
 
-    `names_content`: some later step reads the media, so that it need not be looked at for a
-    Git-LFS pointer here.
+    `counts` takes the records that obey their schema. `names_content`: some later step reads the
+    media, so that it need not be looked at for a Git-LFS pointer here. `names_sources`: keep what
+    the clips were cut from, for a comparison with another split.
     """
-    return _Scan(root, path, loader, emit, names_content).run()
+    scan = _Scan(root, path, counts, emit, names_content)
+    scan.names_sources = names_sources
+    return scan.run()
 
 
 class _Scan:
     """One pass over a JSONL."""
 
-    def __init__(self, root: Path, path: str, loader: Loader, emit: Emit, names_content: bool) -> None:
-        self.root, self.path, self.loader, self.emit = root, path, loader, emit
-        self.names_content = names_content
+    def __init__(self, root: Path, path: str, counts: Consumption, emit: Emit, names_content: bool) -> None:
+        self.root, self.path, self.counts, self.emit = root, path, counts, emit
+        self.names_content, self.names_sources = names_content, False
         self.folder = path.rpartition("/")[0]
         self.seen = Scanned(path)
         self.reported: set[int] = set()
@@ -119,7 +112,7 @@ class _Scan:
             if not self.seen.records and self.seen.complete:
                 self.emit(found("TAB008", self.path, "0 records; expected 1 or more"))
         self.census()
-        for finding in (*self.repeated_uuids(), *self.repeated_media(), *self.common_captions()):
+        for finding in repeats(self.root, self.seen):
             self.emit(finding)
         return self.seen
 
@@ -132,11 +125,10 @@ class _Scan:
             self.emit(fault)
             return
         for line in read_lines(self.root / self.path):
-            if line.number == 1:
-                line = self.first(line)
-                if line is None:
-                    return
-            self.line(line)
+            checked = self.first(line) if line.number == 1 else line
+            if checked is None:
+                return
+            self.line(checked)
 
     def first(self, line: Line) -> Line | None:
         """The first line without a byte order mark; None where the file is one JSON array."""
@@ -189,11 +181,20 @@ class _Scan:
         if _has_nan(data):
             message = "NaN or Infinity; expected numbers (JSON has no others)"
             self.emit(found("TXT005", self.path, message, place=f"line {line.number}"))
+            self.seen.records += 1
+            self.note(line.number, data if isinstance(data, dict) else {})
+            return None
         return data
 
     def record(self, number: int, data: Mapping[str, Any]) -> None:
         """Apply every rule to a record that obeys its schema, and look for its media."""
-        record = Record(data, self.path, number, self.loader)
+        usual = usual_caption(data, self.counts.loader)
+        if usual is not None and _has_known_keys(data):
+            self.counts.take_usual(data, usual)
+            self.note(number, data)
+            return
+        self.counts.take(data)
+        record = Record(data, self.path, number, self.counts.loader)
         for finding in applied(RULES, record, self.path):
             self.emit(finding)
         if not data.keys() <= _RECORD_KEYS:
@@ -214,7 +215,10 @@ class _Scan:
         """Keep what is compared across records."""
         seen, uuid, media = self.seen, data.get("uuid"), data.get("vision_path")
         seen.lines.append(number)
-        seen.uuids.append(hash(uuid) if isinstance(uuid, str) and uuid else 0)
+        known = isinstance(uuid, str) and uuid
+        seen.uuids.append(hash(uuid) if known else 0)
+        if self.names_sources:
+            seen.sources.append(hash(source_of(str(uuid))) if known else 0)
         path = self.media(number, media) if isinstance(media, str) and media else None
         seen.media.append(hash(path) if path else 0)
         seen.sizes.append(self.size(number, path) if path else _UNKNOWN)
@@ -296,47 +300,9 @@ class _Scan:
             )
             self.emit(found("TXT006", self.path, f"the field 'caption_json' is {told}"))
 
-    def named(self, positions: Iterable[int]) -> dict[int, dict[str, Any]]:
-        """The records at some positions, read again."""
-        wanted = {self.seen.lines[at]: at for at in positions}
-        chosen: dict[int, dict[str, Any]] = {}
-        if wanted:
-            for line in read_lines(self.root / self.path):
-                if line.number in wanted:
-                    data = json.loads(line.data.removeprefix(codecs.BOM_UTF8))
-                    chosen[wanted[line.number]] = data if isinstance(data, dict) else {}
-        return chosen
 
-    def repeated_uuids(self) -> Iterator[Finding]:
-        """REC001: the ids of samples, and of upstream's order, are made of uuids."""
-        groups = repeated_positions(self.seen.uuids)
-        named = self.named(group[0] for group in groups[:PLACES_KEPT])
-        for group in groups:
-            uuid = named.get(group[0], {}).get("uuid", "the same")
-            for at in group[1:]:
-                message = f"the uuid {uuid!r} of line {self.seen.lines[group[0]]} again"
-                yield found("REC001", self.path, message, place=f"line {self.seen.lines[at]} /uuid")
-
-    def repeated_media(self) -> Iterator[Finding]:
-        """FIL017: one clip under several records."""
-        groups = repeated_positions(self.seen.media)
-        named = self.named(group[0] for group in groups[:PLACES_KEPT])
-        for group in groups:
-            media = named.get(group[0], {}).get("vision_path", "a clip")
-            lines = ", ".join(str(self.seen.lines[at]) for at in group[:_NAMED])
-            more = " …" if len(group) > _NAMED else ""
-            message = f"{len(group)} records name {media} (lines {lines}{more}); expected 1"
-            yield found("FIL017", self.path, message, place=f"line {self.seen.lines[group[0]]}")
-
-    def common_captions(self) -> Iterator[Finding]:
-        """REC010: one caption on a large share of the records."""
-        total = len(self.seen.captions) - self.seen.captions.count(0)
-        if total < THRESHOLDS["common_text_records"]:
-            return
-        for group in repeated_positions(self.seen.captions):
-            if len(group) > THRESHOLDS["common_text_share"] * total:
-                message = f"{len(group)} of {total} records ({len(group) / total:.0%}) have one caption"
-                yield found("REC010", self.path, message, place=f"line {self.seen.lines[group[0]]}")
+def _has_known_keys(data: Mapping[str, Any]) -> bool:
+    return data.keys() <= _RECORD_KEYS and all(item.keys() <= _WINDOW_KEYS for item in data["t2w_windows"])
 
 
 def _head(path: Path) -> bytes:

@@ -20,7 +20,7 @@ from prep.layouts.sft_windows import (
     record_drop,
 )
 
-__all__ = ["RULES", "THRESHOLDS", "Record", "against_file"]
+__all__ = ["RULES", "THRESHOLDS", "Record", "against_file", "usual_caption"]
 
 THRESHOLDS: Final[Mapping[str, float]] = {"duration_seconds": 0.2, "rate_share": 0.01, "caption_fps": 1.0}
 """SFT005: by how much a record's duration (or one and a half frames) and rate may differ from the
@@ -66,7 +66,7 @@ def dropped(record: Record) -> Iterator[Finding]:
     messages = {
         "duration_too_long": f"{data['duration']:g} s; the loader takes up to {loader.max_duration:g} s",
         "short_edge_too_small": (
-            f"short edge {min(data['width'], data['height'])}; the recipe takes {loader.min_short_edge} or more"
+            f"short edge {min(data['width'], data['height'])}; the recipe takes {loader.min_short_edge}"
         ),
         "no_windows": "no t2w_windows",
     }
@@ -162,8 +162,8 @@ def _rate(data: Mapping[str, Any]) -> float | None:
     if data.get("framerate"):
         return float(data["framerate"])
     windows = data.get("t2w_windows") or ()
-    whole = len(windows) == 1 and windows[0]["start_frame"] == 0
-    frames = data.get("nb_frames") or (windows[0]["end_frame"] + 1 if whole else None)
+    whole = [item["end_frame"] + 1 for item in windows if item["start_frame"] == 0]
+    frames = data.get("nb_frames") or (whole[0] if len(windows) == 1 and whole else None)
     return frames / data["duration"] if frames and data["duration"] else None
 
 
@@ -183,6 +183,32 @@ RULES: Final[tuple[Callable[[Record], Iterator[Finding]], ...]] = (
     captions,
     media_fields,
 )
+
+
+_MEDIA_FIELDS: Final = ("resolution", "aspect_ratio", "duration", "fps", "temporal_caption")
+
+
+def usual_caption(data: Mapping[str, Any], loader: Loader) -> str | None:
+    """The caption's key of a record on which no rule has a word; None where the rules must look.
+
+    Most records are such: one window, sane figures, and a caption without figures of its own.
+    """
+    windows = data.get("t2w_windows")
+    if windows is None or len(windows) != 1 or not 0 < data["duration"] <= loader.max_duration:
+        return None
+    window = windows[0]
+    start, end = window["start_frame"], window["end_frame"]
+    if start < 0 or end - start + 1 < max(loader.min_window_frames, loader.num_video_frames):
+        return None
+    if window["temporal_interval"] < 1 or min(data["width"], data["height"]) < loader.min_short_edge:
+        return None
+    if CAPTION_JSON in window:
+        value = window[CAPTION_JSON]
+        is_object = isinstance(value, dict) and bool(value)
+        return CAPTION_JSON if is_object and not any(name in value for name in _MEDIA_FIELDS) else None
+    value = window.get("caption")
+    is_text = isinstance(value, str) and bool(value.strip(" .\t\r\n"))
+    return "caption" if is_text and "qwen3_32b_rewrite-dense" not in window else None
 
 
 def against_file(record: Record, name: str, header: ClipHeader, rotation: int) -> Iterator[Finding]:

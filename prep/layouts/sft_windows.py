@@ -40,12 +40,16 @@ DRAWN: Final[Mapping[str, float]] = {
 """Captions of which one is drawn by weight, in the order in which upstream draws."""
 CAPTION_KEYS: Final = (*_FIRST, *DRAWN)
 
+_BUCKETS: Final = ("1,1", "4,3", "3,4", "16,9", "9,16")
+_SIZES: Final = {
+    "256": ((256, 256), (320, 256), (256, 320), (320, 192), (192, 320)),
+    "480": ((640, 640), (736, 544), (544, 736), (832, 480), (480, 832)),
+    "704": ((960, 960), (1088, 832), (832, 1088), (1280, 704), (704, 1280)),
+    "720": ((960, 960), (1104, 832), (832, 1104), (1280, 720), (720, 1280)),
+}
 TIERS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
-    "256": {"1,1": (256, 256), "4,3": (320, 256), "3,4": (256, 320), "16,9": (320, 192), "9,16": (192, 320)},
-    "480": {"1,1": (640, 640), "4,3": (736, 544), "3,4": (544, 736), "16,9": (832, 480), "9,16": (480, 832)},
-    "704": {"1,1": (960, 960), "4,3": (1088, 832), "3,4": (832, 1088), "16,9": (1280, 704), "9,16": (704, 1280)},
-    "720": {"1,1": (960, 960), "4,3": (1104, 832), "3,4": (832, 1104), "16,9": (1280, 720), "9,16": (720, 1280)},
-}  # fmt: skip
+    tier: dict(zip(_BUCKETS, sizes, strict=True)) for tier, sizes in _SIZES.items()
+}
 """Target width and height in pixels by tier and aspect bucket."""
 
 IntervalMode = Literal["force_one", "max_30fps", "entire_chunk"]

@@ -126,11 +126,19 @@ def _differs(before: FileRow, now: FileRow) -> bool:
 
 
 def _is_settled(prepared: Prepared, manifest: Manifest) -> bool:
-    """Whether every file and link is in place as this run would make it."""
+    """Whether every file and link is in place as this run would make it.
+
+    Copies are compared by size; with `update` they are not taken to be right, and compared by hash.
+    """
     root = prepared.root
     return (
         not is_unfinished(root)
+        and not (prepared.options.update and prepared.way == "copy")
         and not manifest.damaged_files(manifest.files())
+        and all(
+            sha256_of(root / name) == each.sha256
+            for name, each in zip(prepared.names, prepared.annotations, strict=True)
+        )
         and all(
             (root / name).is_symlink() and (root / name).resolve() == path
             for name, path in _links(prepared).items()

@@ -109,7 +109,8 @@ def _differences(run: Run, manifest: Manifest, plan: Plan | None) -> list[str]:
     if plan is not None and not run.is_in_place:
         old = {source["file"]: source["sha256"] for source in document["sources"]}
         new = {source["file"]: source["sha256"] for source in plan.facts}
-        changed += [f"source {name} has changed" for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]  # fmt: skip
+        names = (name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name))
+        changed += [f"source {name} has changed" for name in names]
     return changed
 
 
@@ -162,7 +163,7 @@ def _planned(run: Run) -> Result:
 
 
 def _result(run: Run, plan: Plan) -> Result:
-    failures = (row for row in record_rows(run, plan, {}) if row.status == "failed")
+    failures = (row for row in record_rows(plan, {}) if row.status == "failed")
     return Result(
         name=run.root.name,
         root=run.root,
@@ -213,16 +214,18 @@ def _gather_and_publish(run: Run, plan: Plan, workspace: Workspace, manifest: Ma
     if plan.form == "hub":
         workspace.ledger.pin(run.asked(), {"commit": plan.facts[0]["commit"]})
     if run.is_in_place and (plan.drops() or run.options.limit):
+        lost = sum(plan.drops().values())
         raise UsageError(
-            f"{run.root} is taken over as it is, and {sum(plan.drops().values())} of its records cannot be kept.",
+            f"{run.root} is taken over as it is, and {lost} of its records cannot be kept.",
             remedy="Give another --out-root, so that the source stays as it is.",
         )
     if manifest is not None:
         payload.seed(workspace, manifest)
     transient, came, size = _gather(run, plan, workspace)
     result = _result(run, plan)
+    files = {clip.source for clip in plan.kept() if clip.media} | {*plan.extras.values()}
     result.fetched, result.bytes = (came, size) if plan.is_far else (0, 0)
-    result.reused = len(plan.kept()) - result.fetched
+    result.reused, result.files_unit = max(len(files) - result.fetched, 0), "files"
     if transient:
         result.outcome, result.dataset_id = "incomplete", None
         result.message = f"{len(transient)} files could not be had this time; {transient[0].message}"
@@ -232,7 +235,7 @@ def _gather_and_publish(run: Run, plan: Plan, workspace: Workspace, manifest: Ma
         result.remedy = "Run the same command without --download-only (and with --offline) to finish."
     if result.outcome != "complete":
         with workspace.held():
-            write_table(attempt_path(run.root), list(record_rows(run, plan, {})), RecordRow)
+            write_table(attempt_path(run.root), list(record_rows(plan, {})), RecordRow)
         return result
     written, notes = Publication(run, plan, workspace).publish(manifest)
     result.dataset_id, result.consumption = written.dataset_id, dict(written.document["consumption"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +17,9 @@ from prep.findings import Finding, found
 from prep.layouts.sft_jsonl import VIDEO_ENDINGS
 from prep.layouts.sft_windows import CAPTION_JSON, Loader
 from prep.pool import map_threads
-from prep.stages.sft_plan import Clip, Plan
+from prep.stages.sft_plan import Clip, Locate, Plan
 
-__all__ = ["captions_plan", "local_facts", "located_in", "probed"]
+__all__ = ["captions_plan", "local_facts", "located_in", "probed", "shards"]
 
 _TEXT: Final = "caption.txt"
 _OBJECT: Final = "caption.json"
@@ -174,7 +173,7 @@ def local_facts(name: str, base: Path, files: list[Path], media: list[tuple[str,
     return {"kind": "local", "file": name, "size": size, "sha256": digest.hexdigest()}
 
 
-def located_in(folder: Path) -> Any:
+def located_in(folder: Path) -> Locate:
     """Finds the file of a name in a folder, or of an absolute path."""
 
     def locate(name: str) -> Path:
@@ -190,6 +189,5 @@ def shards(folder: Path) -> Iterator[Path]:
     """The clip lists of a curator's output: below `metas_jsonl/v0`, or in the folder itself."""
     nested = folder / "metas_jsonl" / "v0"
     base = nested if nested.is_dir() else folder
-    for name in sorted(os.listdir(base)) if base.is_dir() else ():
-        if name.endswith(".jsonl"):
-            yield base / name
+    if base.is_dir():
+        yield from sorted(path for path in base.iterdir() if path.name.endswith(".jsonl"))

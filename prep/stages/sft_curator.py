@@ -12,7 +12,7 @@ from typing import Any, Final
 from prep.errors import FetchError, UsageError
 from prep.layouts.sft_windows import Loader
 from prep.stages.sft_captions import local_facts, shards
-from prep.stages.sft_plan import Clip, Plan
+from prep.stages.sft_plan import Clip, Locate, Plan
 
 __all__ = ["curator_plan", "window_caption"]
 
@@ -29,7 +29,7 @@ def curator_plan(
     if not files:
         raise UsageError(
             f"{folder} holds no metas_jsonl/v0/*.jsonl.",
-            remedy="Run the curator's splitting with --upload-clip-info-in-chunks, and give its output folder.",
+            remedy="Run the curator's splitting with --upload-clip-info-in-chunks; give its output folder.",
         )
     clips: list[Clip] = []
     seen: set[str] = set()
@@ -48,7 +48,14 @@ def curator_plan(
             clips.append(clip)
     base = files[0].parent
     facts = local_facts("metas_jsonl", base, files, [])
-    return Plan("curator", clips, [facts], _located(folder), summary={"shards_read": len(files)})
+    summary = {
+        "shards_read": len(files),
+        "records_seen": len(clips),
+        "caption_model": caption_model,
+        "enhanced_caption_model": enhanced_model,
+        "temporal_interval": 1,
+    }
+    return Plan("curator", clips, [facts], _located(folder), summary=summary)
 
 
 def _clip(row: int, line: str, place: str, loader: Loader, models: tuple[str | None, str | None]) -> Clip:
@@ -67,7 +74,7 @@ def _clip(row: int, line: str, place: str, loader: Loader, models: tuple[str | N
     if not clip.uuid or not location or not _SAFE.fullmatch(clip.uuid):
         return clip.drop("missing_identity", f"{place}: span_uuid or clip_location is missing or no name")
     duration = _duration(record)
-    facts = [record.get(key) for key in ("width", "height", "num_frames", "framerate")]
+    facts: list[Any] = [record.get(key) for key in ("width", "height", "num_frames", "framerate")]
     if duration is None or not all(_is_number(value) for value in facts):
         return clip.drop(
             "missing_clip_metadata", f"{place}: width, height, num_frames, framerate or duration is null"
@@ -142,7 +149,7 @@ def window_caption(
     return next((text.strip() for text in texts if isinstance(text, str) and text.strip()), None)
 
 
-def _located(folder: Path) -> Any:
+def _located(folder: Path) -> Locate:
     """Finds a clip where the curator put it, or below its output folder after that was moved."""
 
     def locate(name: str) -> Path:

@@ -51,8 +51,9 @@ class Publication:
         with workspace.held():
             (run.root / MANIFEST).unlink(missing_ok=True)
             place(workspace, self._wanted(), Store.look(workspace, is_payload))
-        consumption = self._consumption(before)
-        prompts, lines = self._prompts(), self._lines()
+        consumption = self._consumption()
+        aligned = run.request(before)["align_prompts"]
+        prompts, lines = self._prompts(aligned=aligned), self._lines()
         views = {**lines, **self._summaries(), **prompts.files}
         with workspace.held():
             files = [self._view(path, data) for path, data in views.items()]
@@ -62,10 +63,8 @@ class Publication:
             sync_folder(run.root)
             rows = sorted([*files, *self._payload()], key=lambda row: row.path)
             facts = self._facts(consumption, before)
-            manifest = Manifest.write(
-                run.root, facts, rows, list(record_rows(run, self.plan, self._digests()))
-            )
-        return manifest, prompts.notes(dry_run=False) if run.options.align_prompts else []
+            manifest = Manifest.write(run.root, facts, rows, list(record_rows(self.plan, self._digests())))
+        return manifest, prompts.notes(dry_run=False) if aligned else []
 
     def _digests(self) -> dict[str, str]:
         """The sha256 of each source's content."""
@@ -122,9 +121,9 @@ class Publication:
             written[f"{split}/{SUMMARY}"] = json.dumps(document, indent=2).encode() + b"\n"
         return written
 
-    def _prompts(self) -> Aligned:
+    def _prompts(self, *, aligned: bool) -> Aligned:
         paths = [path for path in self.plan.extras if is_prompt(path)]
-        if self.run.options.align_prompts:
+        if aligned:
             return align(paths, self.plan.extras, self.plan.locate)
         locate, extras = self.plan.locate, self.plan.extras
         return Aligned({path: Path(locate(extras[path])).read_bytes() for path in paths})
@@ -138,7 +137,7 @@ class Publication:
                 sync_folder(target.parent)
         return FileRow(path, len(data), hashlib.sha256(data).hexdigest(), "computed", "view")
 
-    def _consumption(self, before: Manifest | None) -> dict[str, Any]:
+    def _consumption(self) -> dict[str, Any]:
         options, headers = self.run.options, self._headers()
         tokens = token_counter(options.tokenizer) if options.tokenizer is not None else None
         counted: dict[str, Any] = {}
@@ -204,7 +203,7 @@ def _first_window(clip: Clip) -> Mapping[str, Any]:
     return first
 
 
-def record_rows(run: Run, plan: Plan, digests: Mapping[str, str]) -> Iterator[RecordRow]:
+def record_rows(plan: Plan, digests: Mapping[str, str]) -> Iterator[RecordRow]:
     """The records of a plan; `digests` are those of the videos that are there."""
     for clip in plan.clips:
         kept = not clip.reason

@@ -10,6 +10,7 @@ from typing import Any
 
 from prep.errors import FetchError, UsageError
 from prep.files import sha256_of
+from prep.layouts.sft_sources import source_of
 from prep.layouts.sft_windows import Loader
 from prep.manifest import Manifest
 from prep.recipe import Recipe, Split
@@ -17,7 +18,7 @@ from prep.stages.sft_captions import captions_plan
 from prep.stages.sft_curator import curator_plan
 from prep.stages.sft_options import SftOptions
 from prep.stages.sft_plan import Plan
-from prep.stages.sft_split import hold_out, source_of
+from prep.stages.sft_split import hold_out
 from prep.stages.sft_tree import hub_plan, tree_folder, tree_plan
 
 __all__ = ["Run"]
@@ -75,7 +76,8 @@ class Run:
     def request(self, before: Manifest | None) -> dict[str, Any]:
         """The options that shape the dataset, free of anything of this machine.
 
-        A tokenizer only adds figures: without one, those of the finished dataset stay.
+        What only adds to a finished dataset stays as it is where it is not asked for: the figures of
+        a tokenizer, and prompts that were aligned.
         """
         options, fraction = self.options, self.build("val_fraction") or 0.0
         built: dict[str, Any] = {}
@@ -87,15 +89,15 @@ class Run:
                 "caption_model": self.build("caption_model"),
                 "enhanced_caption_model": self.build("enhanced_caption_model"),
             }
-        was = before.document["request"].get("tokenizer") if before is not None else None
+        was = before.document["request"] if before is not None else {}
         return {
             "source": self.asked(),
             "form": self.form,
             "limit": options.limit,
             "num_video_frames": self.loader.num_video_frames,
             "min_short_edge": self.loader.min_short_edge,
-            "align_prompts": options.align_prompts,
-            "tokenizer": _tokenizer_sha256(options.tokenizer) if options.tokenizer else was,
+            "align_prompts": options.align_prompts or bool(was.get("align_prompts")),
+            "tokenizer": _tokenizer_sha256(options.tokenizer) if options.tokenizer else was.get("tokenizer"),
             **built,
         }
 
@@ -185,7 +187,12 @@ def _source(recipe: Recipe, part: Split, options: SftOptions) -> tuple[str, Path
     """Which form the source has, and where it stands on this machine."""
     captions = _given(recipe, options.captions, "captions")
     curator = _given(recipe, options.curator, "curator")
-    given = [name for name, value in (("--from-captions", options.captions), ("--from-curator", options.curator), ("--source", options.source)) if value]  # fmt: skip
+    named = {
+        "--from-captions": options.captions,
+        "--from-curator": options.curator,
+        "--source": options.source,
+    }
+    given = [name for name, value in named.items() if value is not None]
     if len(given) > 1:
         raise UsageError(f"{' and '.join(given)} are given.", remedy="Give one source.")
     if options.source is not None:

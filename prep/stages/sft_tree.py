@@ -23,7 +23,8 @@ def tree_folder(folder: Path, part: Split) -> Path:
 
     Raises UsageError where neither holds a JSONL.
     """
-    for candidate in (folder, *((folder / part.folder,) if part.folder else ())):
+    below = [folder / part.folder] if part.folder else []
+    for candidate in (folder, *below):
         if find_lines(candidate):
             return candidate
     raise UsageError(

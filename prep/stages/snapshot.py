@@ -20,7 +20,7 @@ from prep.recipe import Recipe, Split
 from prep.stages import payload
 from prep.stages.finished import differences, refuse_change
 from prep.stages.options import FAILURES_SHOWN, Result
-from prep.stages.snapshot_card import card_is_current, write_card
+from prep.stages.snapshot_card import write_card
 from prep.stages.snapshot_files import SourceFiles
 from prep.stages.snapshot_options import SnapshotOptions
 from prep.stages.snapshot_publish import Publication, finish, seed, unused_note
@@ -47,6 +47,8 @@ def prepare_snapshot(
     result = None if run.hidden.exists() or options.prune else _settled(run)
     if result is None:
         result = _planned(run) if options.dry_run else _work(run)
+    if options.form == "hub" and result.dataset_id is not None and not options.dry_run:
+        write_card(run.folder, run.out_root)
     result.seconds = time.monotonic() - began
     return result
 
@@ -73,15 +75,9 @@ def _settled(run: SnapshotRun) -> Result | None:
         if run.options.dry_run:
             return None
         refuse_change(run.root, changed)
-    if changed or _is_damaged(run, manifest) or (run.options.refresh and run.is_remote()):
+    if changed or manifest.damaged_files(manifest.files()) or (run.options.refresh and run.is_remote()):
         return None
     return run.settled(manifest)
-
-
-def _is_damaged(run: SnapshotRun, manifest: Manifest) -> bool:
-    if manifest.damaged_files(manifest.files()):
-        return True
-    return run.options.form == "hub" and not card_is_current(run.folder, run.out_root)
 
 
 def _planned(run: SnapshotRun) -> Result:
@@ -110,8 +106,6 @@ def _work(run: SnapshotRun) -> Result:
                 workspace.clear()
     finally:
         _leave_no_trace(run, made)
-    if result.dataset_id is not None and run.options.form == "hub":
-        write_card(run.folder, run.out_root)
     return result
 
 
@@ -127,19 +121,20 @@ def _held(run: SnapshotRun, workspace: Workspace) -> Result:
     settled = _settled(run)
     if settled is not None:
         return settled
-    manifest = Manifest.load(run.root)
+    manifest, mends = Manifest.load(run.root), False
     _bind(run, workspace)
     pins = workspace.ledger.pins
     source = open_source(run.part, run.options, run.recipe.folder, run.commit(manifest, pins))
     if manifest is not None and run.same_source(manifest, source):
         changed = differences(manifest, run.request(), run.recipe, None)
-        if not changed and not _is_damaged(run, manifest):
+        if not changed and not manifest.damaged_files(manifest.files()):
             return run.settled(manifest)
         if not changed:
             seed(run, workspace, manifest)
+            mends = True
     elif manifest is not None and not run.options.update:
         refuse_change(run.root, [f"source: commit {run.commit_of(manifest)} → {source.facts.get('commit')}"])
-    return _build(run, workspace, source)
+    return _build(run, workspace, source, mends=mends)
 
 
 def _bind(run: SnapshotRun, workspace: Workspace) -> None:
@@ -163,9 +158,10 @@ def _bind(run: SnapshotRun, workspace: Workspace) -> None:
         workspace.ledger = Ledger(ledger_path(run.hidden))
 
 
-def _build(run: SnapshotRun, workspace: Workspace, source: Source) -> Result:
+def _build(run: SnapshotRun, workspace: Workspace, source: Source, *, mends: bool) -> Result:
+    """Make the shards and publish them; a run that `mends` a dataset needs only some of the files."""
     options, names = run.options, run.file_names(source)
-    bounded = options.limit is not None or options.max_samples is not None
+    bounded = mends or options.limit is not None or options.max_samples is not None
     sizes = source.sizes()
     if not bounded:
         _check_space(run, sizes, names)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from prep.files import disk_errors, write_whole
-from prep.lock import Lock
-from prep.manifest import Manifest
+from prep.files import write_whole
+from prep.layouts.hub_card import CARD
+from prep.manifest import STATE, Manifest
+from prep.workspace import Workspace
 
-__all__ = ["card", "card_is_current", "write_card"]
-
-CARD = "README.md"
+__all__ = ["write_card"]
 
 
-def card(folder: Path, out_root: Path) -> bytes:
+def _card(folder: Path, out_root: Path) -> bytes:
     """The card for the subsets that stand in `folder`; what follows YAML's dashes is for people."""
     subsets: dict[str, list[tuple[str, list[str]]]] = {}
     for subset, split, files in _prepared(folder):
@@ -52,19 +52,22 @@ def _prepared(folder: Path) -> Iterator[tuple[str, str, list[str]]]:
             yield manifest.document["details"]["subset"], manifest.document["split"], files
 
 
-def card_is_current(folder: Path, out_root: Path) -> bool:
-    """Whether the card in the folder is the one that its subsets give."""
-    path = folder / CARD
-    return path.is_file() and path.read_bytes() == card(folder, out_root)
-
-
 def write_card(folder: Path, out_root: Path) -> None:
-    """Write the card of a folder, one run at a time: several may prepare subsets of it at once."""
-    lock = Lock(folder / ".card.lock")
-    with disk_errors(folder):
-        lock.acquire(wait=True)  # another run holds it for a moment only
-        try:
-            if not card_is_current(folder, out_root):
-                write_whole(folder / CARD, card(folder, out_root))
-        finally:
-            lock.release()
+    """Write the card of a folder where it is not current; of several runs one at a time."""
+    work = folder / ".card.building"
+    if _is_current(folder, out_root) and not work.exists():
+        return
+    with Workspace(work, wait=True) as workspace:  # another run holds it for a moment only
+        if not _is_current(folder, out_root):
+            with workspace.held():
+                write_whole(folder / CARD, _card(folder, out_root))
+        (folder / f".{CARD}.partial").unlink(missing_ok=True)  # of a run that was killed
+        workspace.clear()
+    for leftover in (work / STATE, work):
+        with suppress(OSError):  # another run has come
+            leftover.rmdir()
+
+
+def _is_current(folder: Path, out_root: Path) -> bool:
+    path = folder / CARD
+    return path.is_file() and path.read_bytes() == _card(folder, out_root)

@@ -253,7 +253,8 @@ class Builder:
                     break
                 position, row, judged = item
                 sealed.next, sealed.records = Position(position.file, position.row + 1), sealed.records + 1
-                records.append(self._record(first + sealed.records, position, judged))
+                index = kept + shard.rows
+                records.append(self._record(first + sealed.records, index, position, judged))
                 if judged.reason:
                     drops[judged.reason] += 1
                     continue
@@ -308,8 +309,8 @@ class Builder:
             self.workspace.lock.check()
         return self._threads
 
-    def _record(self, number: int, position: Position, judged: Judged) -> RecordRow:
-        """The record of source row `number`, from 1."""
+    def _record(self, number: int, index: int, position: Position, judged: Judged) -> RecordRow:
+        """The record of source row `number`, from 1, which is or would be sample `index`, from 0."""
         kept = not judged.reason
         return RecordRow(
             row=number,
@@ -319,7 +320,7 @@ class Builder:
             reason=judged.reason,
             detail=judged.detail,
             source=f"{self.files.names[position.file]}#{position.row}",
-            media=None,
+            media=f"#{index}" if kept else None,
             media_sha256=judged.media_sha256,
             sha256=judged.sha256 if kept else None,
         )

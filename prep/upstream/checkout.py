@@ -25,6 +25,8 @@ from prep.resources import data_folder, user_cache
 __all__ = [
     "Lock",
     "LockedFile",
+    "complete_root",
+    "git",
     "installed_root",
     "load_lock",
     "local_copy",
@@ -91,10 +93,26 @@ def vendor_folder() -> Path:
 
 
 def installed_root() -> Path | None:
-    """The folder that holds an installed `cosmos_framework`, found without importing it."""
+    """The folder that holds an installed `cosmos_framework`, found without importing it.
+
+    The vendored copy, once it has been appended to `sys.path`, is none.
+    """
     spec = importlib.util.find_spec(_PACKAGE)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    return Path(places[0]).parent if places else None
+    root = Path(places[0]).parent if places else None
+    own = [folder.resolve() for folder in _folders(load_lock())]
+    return None if root is None or root.resolve() in own else root
+
+
+def _folders(lock: Lock) -> tuple[Path, Path]:
+    """Where copies of the locked files lie: beside the lock, and in the user's cache."""
+    return data_folder("vendor"), _cache_folder(lock)
+
+
+def complete_root(lock: Lock) -> Path | None:
+    """The folder that holds every locked file, unchecked; None if there is none."""
+    folders = _folders(lock)
+    return next((each for each in folders if all((each / at.path).is_file() for at in lock.files)), None)
 
 
 def locked_bytes(path: str, *, offline: bool = False) -> tuple[bytes, str]:
@@ -119,7 +137,7 @@ def locked_bytes(path: str, *, offline: bool = False) -> tuple[bytes, str]:
 
 def local_copy(lock: Lock, path: str) -> Path | None:
     """Where a locked file lies on this machine, unchecked; None if it does not."""
-    for folder in (data_folder("vendor"), _cache_folder(lock)):
+    for folder in _folders(lock):
         if (folder / path).is_file():
             return folder / path
     return None
@@ -188,8 +206,8 @@ def _reader(source: str, lock: Lock) -> Iterator[_Read]:
     folder = Path(source)
     if not folder.exists():
         with tempfile.TemporaryDirectory() as temporary:
-            _git(temporary, "init", "--quiet", "--bare")
-            _git(temporary, "fetch", "--quiet", "--depth", "1", "--", source, lock.commit)
+            git(temporary, "init", "--quiet", "--bare")
+            git(temporary, "fetch", "--quiet", "--depth", "1", "--", source, lock.commit)
             yield _FromGit(temporary, lock.commit)
     elif (folder / _PACKAGE).is_dir():
         yield _FromFolder(folder)
@@ -216,13 +234,17 @@ class _FromGit:
     commit: str
 
     def __call__(self, path: str) -> bytes:
-        return _git(self.repository, "show", f"{self.commit}:{path}")
+        return git(self.repository, "show", f"{self.commit}:{path}")
 
 
 _Read = _FromFolder | _FromGit
 
 
-def _git(folder: str, *arguments: str) -> bytes:
+def git(folder: str, *arguments: str) -> bytes:
+    """What git prints of a command run in a folder.
+
+    Raises UsageError with git's own verdict, EnvironmentLacksError if git is not installed.
+    """
     try:
         done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, check=True)
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The reasoning layout: which item is shown in which form, where media are looked for, what files are called."""
+"""The reasoning layout: which item is shown in which form, where media are looked for, names of files."""
 
 from __future__ import annotations
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from prep.errors import UsageError, WouldChangeError
+from prep.errors import HeldError, UsageError, WouldChangeError
 from prep.files import sha256_of
 from prep.manifest import Manifest
+from prep.workspace import Workspace
 from tests.reasoning import annotation, check, clips, codes, item, run
 from tests.runs import digests
 
@@ -69,7 +70,7 @@ def test_what_is_written(
     assert {row.known for row in manifest.files()} == known
     assert str(tmp_path) not in (root / "manifest.json").read_text()
     assert [row.id for row in manifest.records()] == [f"{n}.json/items/{i}" for n in "ab" for i in (0, 1)]
-    assert codes(check(root, "deep")) == {}
+    assert codes(check(root, "deep")) == {"REA005": 1}
     assert digests(source) == before
 
 
@@ -271,6 +272,34 @@ sample_stride = 3
     assert result.root == tmp_path / "out/mine/train"
     assert (result.consumption["samples"], result.consumption["selected"]) == (2, 2)
     assert json.loads((result.root / ".prep/location.json").read_text()) == {"media_roots": [str(source)]}
+
+
+@pytest.mark.parametrize("damaged", ["a.json", "media/001/videos/a.mp4"])
+def test_what_was_damaged_is_made_anew(damaged: str, source: Path, tmp_path: Path) -> None:
+    run(tmp_path / "out", train(source), media="copy")
+    before = digests(tmp_path / "out")
+    path = tmp_path / "out/video_reasoning/train" / damaged
+    data = bytearray(path.read_bytes())
+    path.unlink()  # the copy may be a hard link
+    path.write_bytes(data[:-5] + b"?" + data[-4:])
+    (result,) = run(tmp_path / "out", train(source), media="copy", update=True)
+    assert result.outcome == "complete"
+    assert digests(tmp_path / "out") == before
+
+
+def test_one_writer_at_a_time(source: Path, tmp_path: Path) -> None:
+    root = tmp_path / "out/video_reasoning/train"
+    with Workspace(root), pytest.raises(HeldError):
+        run(tmp_path / "out", train(source))
+    (result,) = run(tmp_path / "out", train(source))
+    assert result.outcome == "complete"
+
+
+@pytest.mark.parametrize("jobs", [1, 7])
+def test_the_same_bytes_whatever_the_jobs(jobs: int, source: Path, tmp_path: Path) -> None:
+    run(tmp_path / "one", train(source), media="copy")
+    run(tmp_path / "two", train(source), media="copy", jobs=jobs)
+    assert digests(tmp_path / "one") == digests(tmp_path / "two")
 
 
 # --- killed at any moment -------------------------------------------------------------------

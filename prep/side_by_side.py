@@ -1,0 +1,67 @@
+"""One picture of both sides of a difference: ours, the reference, and how far apart they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prep.files import disk_errors
+
+__all__ = ["pictures_of", "write_picture"]
+
+_GAP = 8  # pixels between the pictures
+
+
+def pictures_of(value: object) -> NDArray[np.uint8] | None:
+    """The value as uint8 [T, H, W, 3] if it is RGB pictures, channels first or last; else None."""
+    array = np.asarray(value) if hasattr(value, "__array__") else None
+    if array is None or array.dtype != np.uint8 or array.ndim not in (3, 4):
+        return None
+    if array.ndim == 4 and array.shape[0] == 3:
+        return np.transpose(array, (1, 2, 3, 0))
+    if array.ndim == 3 and array.shape[0] == 3:
+        return np.transpose(array, (1, 2, 0))[None]
+    if array.shape[-1] == 3:
+        return array if array.ndim == 4 else array[None]
+    return None
+
+
+def write_picture(ours: object, reference: object, path: Path) -> bool:
+    """Write the frame that differs most, of both sides, and its difference stretched to full range.
+
+    Returns whether there was something to draw: False for values that are no pictures of one size.
+    """
+    first, second = pictures_of(ours), pictures_of(reference)
+    if first is None or second is None or first.shape[1:] != second.shape[1:]:
+        return False
+    frames = min(len(first), len(second))
+    if not frames:
+        return False
+    sums = [int(_difference(first[at], second[at]).sum(dtype=np.int64)) for at in range(frames)]
+    worst = int(np.argmax(sums))
+    _save([first[worst], second[worst], _stretched(first[worst], second[worst])], path)
+    return True
+
+
+def _difference(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> NDArray[np.int16]:
+    return np.abs(one.astype(np.int16) - other.astype(np.int16))
+
+
+def _stretched(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    apart = _difference(one, other)
+    return (apart.astype(np.float32) * (255.0 / max(1, int(apart.max())))).astype(np.uint8)
+
+
+def _save(pictures: list[Any], path: Path) -> None:
+    from PIL import Image
+
+    height, width = pictures[0].shape[:2]
+    sheet = Image.new("RGB", (len(pictures) * (width + _GAP) - _GAP, height), "white")
+    for place, picture in enumerate(pictures):
+        sheet.paste(Image.fromarray(np.ascontiguousarray(picture)), (place * (width + _GAP), 0))
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sheet.save(path)

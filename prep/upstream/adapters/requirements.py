@@ -1,0 +1,75 @@
+"""What a reference needs installed, and the exact line that installs what is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+
+from prep.errors import EnvironmentLacksError
+
+__all__ = ["CONVERSATIONS", "LEROBOT", "ROBOT", "SFT", "require"]
+
+CONVERSATIONS: Mapping[str, str] = {
+    "torch": "torch",
+    "loguru": "loguru",
+    "attrs": "attrs",
+    "omegaconf": "omegaconf",
+    "iopath": "iopath",
+    "hydra": "hydra-core",
+}
+"""Modules that upstream's reader of conversations imports, with the packages that have them."""
+
+SFT: Mapping[str, str] = {
+    **CONVERSATIONS,
+    "boto3": "boto3",
+    "transformers": "transformers",
+    "huggingface_hub": "huggingface-hub",
+    "pydantic": "pydantic",
+    "numpy": "numpy",
+}
+"""The same for upstream's SFT metadata."""
+
+_LEROBOT = "lerobot==0.4.4"
+
+LEROBOT: Mapping[str, str] = {
+    "torch": "torch",
+    "torchvision": "torchvision",
+    "torchcodec": "torchcodec",
+    "datasets": "datasets",
+    "pandas": "pandas",
+    "av": "av",
+    "jsonlines": "jsonlines",
+    "packaging": "packaging",
+    "einops": "einops",
+    "draccus": "draccus",
+    "lerobot": _LEROBOT if sys.version_info < (3, 12) else "lerobot[dataset]>=0.6",
+}
+"""lerobot and what its datasets import."""
+
+ROBOT: Mapping[str, str] = {**LEROBOT, "scipy": "scipy", "accelerate": "accelerate", "loguru": "loguru"}
+"""The same for upstream's DROID and LIBERO readers, which read through lerobot."""
+
+
+def require(reference: str, needed: Mapping[str, str]) -> None:
+    """Raise EnvironmentLacksError with the line that installs whatever of `needed` is not there.
+
+    lerobot 0.4.4 caps packages below the versions that stand beside it here, so it goes in by itself,
+    without its dependencies.
+    """
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if not missing:
+        return
+    packages = [needed[name] for name in missing]
+    plain = [each for each in packages if each != _LEROBOT]
+    lines = [f"pip install {' '.join(map(_quoted, plain))}"] if plain else []
+    if _LEROBOT in packages:
+        lines.append(f"pip install --no-deps {_LEROBOT}")
+    raise EnvironmentLacksError(
+        f"The reference {reference} needs {', '.join(missing)}, which this environment lacks.",
+        remedy=" && ".join(lines),
+    )
+
+
+def _quoted(package: str) -> str:
+    return f"'{package}'" if set("[<>") & set(package) else package

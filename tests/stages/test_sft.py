@@ -1,0 +1,549 @@
+"""The SFT stage: captions and trees become JSONL files, finished datasets stay, and kills leave no trace."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prep.errors import EnvironmentLacksError, HeldError, UsageError, WouldChangeError
+from prep.loopback import Fault, FaultKind, LoopbackHub
+from prep.manifest import Manifest
+from prep.recipe import load_recipe
+from prep.workspace import Workspace
+from tests.clips import make_clip
+from tests.commands import PROJECT
+from tests.runs import digests, wait_for
+from tests.sft_trees import FRAMES, bridge_tree, build, lines, real_source, record, source, write_lines
+
+LINES = "train/video_dataset_file.jsonl"
+BRIDGE = "BridgeData2-Subset-Synthetic-Captions/sft_dataset_bridge"
+REPO = "nvidia/BridgeData2-Subset-Synthetic-Captions"
+
+
+def summary(root: Path, split: str = "train") -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((root / split / "video_dataset_file.jsonl.summary.json").read_text())
+    return document
+
+
+def settled(root: Path) -> dict[str, str]:
+    """Every file of a finished dataset by its digest; nothing of a run may be left."""
+    found = digests(root)
+    assert not any(name.startswith(".prep/") and not name.endswith(".parquet") for name in found), found
+    return found
+
+
+# --- from captions -----------------------------------------------------------------------
+
+
+def test_real_captions_become_the_lines_that_upstreams_builder_writes(real_data: Path, tmp_path: Path) -> None:
+    result = build(tmp_path / "data", **real_source(tmp_path, real_data))
+    assert (result.outcome, result.rows, result.kept) == ("complete", 7, 6)
+    assert result.failed == {"too_few_frames": 1}
+    records = {item["uuid"]: item for item in lines(result.root / LINES)}
+    # Upstream's `captions_to_sft_jsonl` at the locked commit gives the same lines, byte for byte, but for the
+    # duration of `a`: FFmpeg's versions differ on the length of its sound (7.059 s in 5.1, 7.035 s in 8).
+    records["a"]["duration"] = 7.059
+    text = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in records.values())
+    assert hashlib.sha256(text.encode()).hexdigest() == UPSTREAM_LINES
+    assert summary(result.root) == {
+        "records_kept": 6,
+        "records_with_caption_json": 6,
+        "records_dropped": 1,
+        "drops_by_reason": {"too_few_frames": 1},
+        "filters": {
+            "max_duration_s": 61.0,
+            "min_window_frames": 61,
+            "min_short_edge": 0,
+            "num_video_frames": -1,
+        },
+    }
+
+
+UPSTREAM_LINES = "TODO"
+
+
+def test_what_training_will_keep_is_counted_with_the_clip_that_it_never_reads(
+    real_data: Path, tmp_path: Path
+) -> None:
+    result = build(tmp_path / "data", **real_source(tmp_path, real_data))
+    train = result.consumption["splits"]["train"]
+    assert (train["records"], train["records_kept"], train["windows_kept"]) == (6, 5, 5)
+    assert train["windows_dropped"] == {"no_frame_count": 1}
+    assert train["captions"] == {"caption_json": 5}
+    assert train["frames"] == 129 + 149 + 901 + 149 + 209  # as upstream's loader returned them
+    assert result.consumption["samples"] == 5
+    assert any("1 windows dropped: no_frame_count" in note for note in result.notes)
+
+
+def test_each_drop_has_upstreams_reason(tmp_path: Path) -> None:
+    given = source(tmp_path / "src", ["good", "gone", "broken", "long", "short", "silent", "torn"])
+    captions, videos = given["captions"], given["videos"]
+    (videos / "gone.mp4").unlink()
+    (videos / "broken.mp4").write_bytes(b"<!doctype html><html></html>")
+    make_clip(videos / "long.mp4", frames=62, rate=1)
+    make_clip(videos / "short.mp4", frames=60)
+    (captions / "silent/caption.txt").write_text(" \n")
+    (captions / "torn/caption.txt").write_bytes(b"Take \xff")
+    with_faults = build(tmp_path / "data", **given)
+    assert with_faults.exit_status == 1
+    assert not (with_faults.root / "manifest.json").exists()
+    result = build(tmp_path / "data", **given, min_coverage=0.4)
+    assert result.failed == {
+        "bad_bytes": 1,
+        "duration_too_long": 1,
+        "empty_caption": 1,
+        "ffprobe_error": 1,
+        "missing_video": 1,
+        "too_few_frames": 1,
+    }
+    assert summary(result.root)["drops_by_reason"] == result.failed
+    manifest = Manifest.load(result.root)
+    assert manifest is not None
+    assert [row.id for row in manifest.records() if row.status == "kept"] == ["good"]
+    assert all(row.detail for row in manifest.records() if row.status == "failed")
+
+
+def test_rules_of_the_loader_are_no_faults(tmp_path: Path) -> None:
+    given = source(tmp_path / "src", ["a", "b", "c"])
+    result = build(tmp_path / "data", **given, num_video_frames=65, min_short_edge=48)
+    assert (result.exit_status, result.failed) == (0, {"too_few_frames": 1})
+    none = build(tmp_path / "none", **given, min_short_edge=49)
+    assert (none.exit_status, none.failed) == (1, {"short_edge_too_small": 3})
+    assert not none.root.exists() or not (none.root / "manifest.json").exists()
+
+
+def test_both_forms_of_a_caption_are_kept_and_a_broken_one_falls_back(tmp_path: Path) -> None:
+    given = source(tmp_path / "src", ["both", "dense", "broken", "array", "spoken"])
+    captions = given["captions"]
+    (captions / "both/caption.json").write_text('\ufeff{"temporal_caption": "x", "é": 1}', encoding="utf-8")
+    (captions / "broken/caption.json").write_text('{"a": ')
+    (captions / "array/caption.json").write_text("[1]")
+    (captions / "spoken/caption.txt").unlink()
+    (captions / "spoken/caption.json").write_text('{"temporal_caption": " It moves. "}')
+    result = build(tmp_path / "data", **given)
+    windows = {item["uuid"]: item["t2w_windows"][0] for item in lines(result.root / LINES)}
+    assert windows["both"]["caption_json"] == {"temporal_caption": "x", "é": 1}
+    assert windows["both"]["caption"] == "Take both."
+    assert [name for name, window in windows.items() if "caption_json" in window] == ["both", "spoken"]
+    assert windows["spoken"]["caption"] == "It moves."
+    assert [(item.code, item.path) for item in result.findings] == [
+        ("SFT016", "captions/array/caption.json"),
+        ("SFT016", "captions/broken/caption.json"),
+    ]
+
+
+def test_endings_are_tried_in_upstreams_order(tmp_path: Path) -> None:
+    given = source(tmp_path / "src", ["a"])
+    make_clip(given["videos"] / "a.mkv", frames=70)
+    make_clip(given["videos"] / "a.avi", frames=80, codec="mpeg4")
+    (given["videos"] / "a.mp4").unlink()
+    (item,) = lines(build(tmp_path / "data", **given).root / LINES)
+    assert item["vision_path"] == "videos/a.avi"
+
+
+# --- held out ----------------------------------------------------------------------------
+
+
+def test_clips_of_one_source_never_fall_on_both_sides(tmp_path: Path) -> None:
+    names = [f"ep{episode}_clip{clip:03d}" for episode in range(6) for clip in range(episode % 3 + 1)]
+    given = source(tmp_path / "src", names)
+    sides = {}
+    for seed in range(4):
+        result = build(tmp_path / f"data{seed}", **given, val_fraction=0.3, seed=seed)
+        split = {
+            side: {item["uuid"] for item in lines(result.root / side / "video_dataset_file.jsonl")}
+            for side in ("train", "val")
+        }
+        assert split["train"] | split["val"] == set(names)
+        sources = {side: {name.partition("_")[0] for name in found} for side, found in split.items()}
+        assert not sources["train"] & sources["val"]
+        assert 1 <= len(split["val"]) <= round(0.3 * len(names))
+        assert all((result.root / "val" / f"videos/{name}.mp4").is_file() for name in split["val"])
+        sides[seed] = tuple(sorted(split["val"]))
+    assert len(set(sides.values())) > 1
+    again = build(tmp_path / "again", **given, val_fraction=0.3, seed=2)
+    assert settled(again.root) == settled(tmp_path / "data2/sft_dataset")
+
+
+def test_equal_bytes_are_one_source(tmp_path: Path) -> None:
+    given = source(tmp_path / "src", ["a", "b", "c", "d"])
+    for twin, original in (("b", "a"), ("d", "c")):
+        shutil.copy(given["videos"] / f"{original}.mp4", given["videos"] / f"{twin}.mp4")
+    for seed in range(4):
+        result = build(tmp_path / f"data{seed}", **given, val_fraction=0.5, seed=seed)
+        held = {item["uuid"] for item in lines(result.root / "val/video_dataset_file.jsonl")}
+        assert held in ({"a", "b"}, {"c", "d"})
+
+
+def test_a_pattern_says_what_a_source_is(tmp_path: Path) -> None:
+    given = source(tmp_path / "src", ["x-1", "x-2", "y-1", "y-2"])
+    result = build(tmp_path / "data", **given, val_fraction=0.5, group=r"^(\w)-")
+    held = {item["uuid"] for item in lines(result.root / "val/video_dataset_file.jsonl")}
+    assert held in ({"x-1", "x-2"}, {"y-1", "y-2"})
+    with pytest.raises(UsageError, match="one source"):
+        build(tmp_path / "one", **given, val_fraction=0.5, group="()-")
+    with pytest.raises(UsageError, match="no regular expression"):
+        build(tmp_path / "bad", **given, val_fraction=0.5, group="(")
+    with pytest.raises(UsageError, match="has no group"):
+        build(tmp_path / "bad", **given, val_fraction=0.5, group="x")
+
+
+def test_another_share_moves_the_clips_and_copies_none(tmp_path: Path) -> None:
+    given = source(tmp_path / "src", ["a", "b", "c", "d"])
+    first = build(tmp_path / "data", **given)
+    inodes = {path.stat().st_ino for path in (first.root / "train/videos").iterdir()}
+    with pytest.raises(WouldChangeError, match=r"val_fraction: 0\.0 → 0\.5"):
+        build(tmp_path / "data", **given, val_fraction=0.5)
+    second = build(tmp_path / "data", **given, val_fraction=0.5, update=True)
+    assert second.dataset_id != first.dataset_id
+    assert {path.stat().st_ino for path in second.root.glob("*/videos/*")} == inodes
+    third = build(tmp_path / "data", **given, update=True)
+    assert third.dataset_id == first.dataset_id
+    assert not (third.root / "val/video_dataset_file.jsonl").exists()
+    settled(third.root)
+
+
+# --- finished, refused, planned ----------------------------------------------------------
+
+
+def test_a_finished_dataset_is_confirmed_and_a_changed_source_refused(tmp_path: Path) -> None:
+    given = source(tmp_path / "src", ["a", "b"])
+    first = build(tmp_path / "data", **given)
+    before = settled(first.root)
+    again = build(tmp_path / "data", **given)
+    assert (again.outcome, again.dataset_id) == ("unchanged", first.dataset_id)
+    assert settled(first.root) == before
+    (given["captions"] / "a/caption.txt").write_text("Another take.")
+    with pytest.raises(WouldChangeError, match="source captions has changed"):
+        build(tmp_path / "data", **given)
+    assert settled(first.root) == before
+    changed = build(tmp_path / "data", **given, update=True)
+    assert changed.dataset_id != first.dataset_id
+    assert lines(changed.root / LINES)[0]["t2w_windows"][0]["caption"] == "Another take."
+
+
+def test_what_is_damaged_is_mended(tmp_path: Path) -> None:
+    given = source(tmp_path / "src", ["a", "b"])
+    first = build(tmp_path / "data", **given)
+    before = settled(first.root)
+    (first.root / "train/videos/a.mp4").unlink()
+    (first.root / LINES).write_text("")
+    mended = build(tmp_path / "data", **given)
+    assert (mended.outcome, mended.dataset_id) == ("complete", first.dataset_id)
+    assert settled(first.root) == before
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    given = source(tmp_path / "src", ["a", "b"])
+    result = build(tmp_path / "data", **given, dry_run=True)
+    assert (result.outcome, result.kept) == ("planned", 2)
+    assert not (tmp_path / "data").exists()
+    build(tmp_path / "data", **given)
+    before = digests(tmp_path / "data")
+    changed = build(tmp_path / "data", **given, dry_run=True, limit=1)
+    assert "would change limit: None → 1 (needs --update)" in changed.notes
+    assert digests(tmp_path / "data") == before
+
+
+def test_a_foreign_directory_is_refused(tmp_path: Path) -> None:
+    given = source(tmp_path / "src", ["a"])
+    (tmp_path / "data/sft_dataset").mkdir(parents=True)
+    (tmp_path / "data/sft_dataset/mine.txt").write_text("x")
+    with pytest.raises(UsageError, match="no run of prep made"):
+        build(tmp_path / "data", **given)
+    assert digests(tmp_path / "data") == digests(tmp_path / "data")
+    assert [path.name for path in (tmp_path / "data/sft_dataset").iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "names no source"),
+        ({"captions": Path("x")}, "needs the videos"),
+        ({"captions": Path("nowhere"), "videos": Path("nowhere")}, "not a directory"),
+        ({"curator": Path("nowhere")}, "not a directory"),
+        ({"source": "some/where/else"}, "neither a local folder nor"),
+        ({"source": ".", "curator": Path()}, "--from-curator and --source are given"),
+        ({"source": ".", "name": "../x"}, "no name for a dataset"),
+        ({"source": ".", "num_video_frames": 0}, "is 0 or below -1"),
+        ({"source": "."}, "holds no train/video_dataset_file.jsonl"),
+        ({"source": ".", "offline": True, "refresh": True}, "contradict"),
+    ],
+)
+def test_wrong_usage_says_what_to_give(
+    options: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=re.escape(says)) as error:
+        build(tmp_path / "data", **options)
+    assert error.value.remedy
+    assert not (tmp_path / "data").exists()
+
+
+def test_another_run_that_holds_the_dataset_is_named(tmp_path: Path) -> None:
+    given = source(tmp_path / "src", ["a"])
+    with Workspace(tmp_path / "data/sft_dataset"), pytest.raises(HeldError):
+        build(tmp_path / "data", **given)
+
+
+def test_jobs_and_place_change_no_byte(tmp_path: Path) -> None:
+    given = source(tmp_path / "src", [f"c{number}" for number in range(5)])
+    shutil.copy(given["videos"] / "c0.mp4", given["videos"] / "c1.mp4")
+    first = settled(build(tmp_path / "one", **given, jobs=1).root)
+    shutil.copytree(tmp_path / "src", tmp_path / "moved/src")
+    moved = {name: tmp_path / "moved/src" / name for name in given}
+    assert settled(build(tmp_path / "two", **moved, jobs=8).root) == first
+
+
+RUN = """
+import os, sys
+from pathlib import Path
+from prep.sft import SftOptions, prepare_sft
+from prep.workspace import Ledger
+
+sys.path.insert(0, sys.argv[1])
+count, stop = 0, int(sys.argv[3])
+def killed(*args, _real=os.{name}, **kwargs):
+    global count
+    count += 1
+    if count == stop:
+        os._exit(9)
+    return _real(*args, **kwargs)
+os.{name} = killed
+options = SftOptions(captions=Path(sys.argv[2]) / "captions", videos=Path(sys.argv[2]) / "videos",
+                     jobs=1, val_fraction=0.4, update=True)
+prepare_sft("sft", sys.argv[4], options=options)
+"""
+
+
+@pytest.mark.parametrize("name", ["replace", "fsync", "link"])
+def test_a_kill_at_any_moment_leaves_nothing_that_the_next_run_does_not_mend(name: str, tmp_path: Path) -> None:
+    given = source(tmp_path / "src", ["a", "b", "c"])
+    whole = settled(build(tmp_path / "whole", **given, val_fraction=0.4).root)
+    script = RUN.replace("{name}", name)
+    for stop in range(1, 60, 3):
+        out = tmp_path / f"data{stop}"
+        arguments = [str(PROJECT), str(tmp_path / "src"), str(stop), str(out)]
+        done = subprocess.run(
+            [sys.executable, "-c", script, *arguments], cwd=PROJECT, env=dict(os.environ), check=False
+        )
+        result = build(out, **given, val_fraction=0.4)
+        assert settled(result.root) == whole
+        if done.returncode == 0:
+            break
+    else:
+        raise AssertionError("no run came to its end: the kills never stopped")
+
+
+# --- a tree that is there ----------------------------------------------------------------
+
+
+def test_bridge_from_a_local_folder_is_taken_byte_for_byte(tmp_path: Path) -> None:
+    tree = bridge_tree(tmp_path / "src/sft_dataset_bridge")
+    result = build(tmp_path / "data", "bridge", source=str(tmp_path / "src"))
+    assert (result.outcome, result.root) == ("complete", tmp_path / "data" / BRIDGE)
+    made = {name: digest for name, digest in settled(result.root).items() if not name.startswith(".prep")}
+    assert made.pop("manifest.json")
+    assert made == digests(tree)
+    assert (result.consumption["samples"], result.consumption["splits"]["val"]["records"]) == (2, 1)
+    for where in (tree, tmp_path / "src"):
+        assert build(tmp_path / "data", "bridge", source=str(where)).outcome == "unchanged"
+
+
+def test_a_tree_is_taken_over_where_it_stands(tmp_path: Path) -> None:
+    root = bridge_tree(tmp_path / "data" / BRIDGE)
+    before = digests(root)
+    with pytest.raises(UsageError, match="no run of prep made") as error:
+        build(tmp_path / "data", "bridge")
+    assert f"--source {root}" in error.value.remedy
+    result = build(tmp_path / "data", "bridge", source=str(root))
+    assert result.outcome == "complete"
+    after = settled(root)
+    assert {name: after[name] for name in before} == before
+    assert build(tmp_path / "data", "bridge", source=str(root)).outcome == "unchanged"
+    elsewhere = build(tmp_path / "other", "bridge", source=str(root))
+    assert elsewhere.dataset_id == result.dataset_id
+
+
+def test_a_tree_with_a_fault_is_not_rewritten_where_it_stands(tmp_path: Path) -> None:
+    root = bridge_tree(tmp_path / "data" / BRIDGE)
+    (root / "train/videos/ep1_clip000.mp4").unlink()
+    before = digests(root)
+    result = build(tmp_path / "data", "bridge", source=str(root))
+    assert (result.exit_status, result.failed) == (1, {"missing_video": 1})
+    assert {name: digest for name, digest in digests(root).items() if not name.startswith(".prep")} == before
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        ({"vision_path": "../../x.mp4"}, "outside_source"),
+        ({"vision_path": "/x.mp4"}, "absolute_path"),
+        ({"vision_path": "videos/none.mp4"}, "missing_video"),
+        ({"duration": None}, "bad_record"),
+    ],
+)
+def test_records_of_a_tree_that_cannot_be_kept(edit: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    tree = bridge_tree(tmp_path / "src")
+    records = [item | edit if item["uuid"] == "ep1_clip001" else item for item in lines(tree / LINES)]
+    write_lines(tree / LINES, records)
+    result = build(tmp_path / "data", "bridge", source=str(tree), min_coverage=0.5)
+    assert result.failed == {reason: 1}
+    assert [item["uuid"] for item in lines(result.root / LINES)] == ["ep1_clip000"]
+    assert not (result.root / "train/videos/ep1_clip001.mp4").exists()
+
+
+def test_the_first_records_of_each_split(tmp_path: Path) -> None:
+    tree = bridge_tree(tmp_path / "src", val=("ep2_clip000", "ep3_clip000"))
+    result = build(tmp_path / "data", "bridge", source=str(tree), limit=1)
+    assert (result.rows, result.kept) == (2, 2)
+    names = sorted(path.name for path in result.root.rglob("*") if path.is_file() and ".prep" not in path.parts)
+    assert not any("clip001" in name or "ep3" in name for name in names)
+    assert (result.root / LINES).read_bytes() == (tree / LINES).read_bytes().split(b"\n")[0] + b"\n"
+
+
+def test_prompts_are_aligned_as_upstreams_script_does(tmp_path: Path) -> None:
+    tree = bridge_tree(tmp_path / "src", val=("ep2_clip000", "ep3_clip000"))
+    (tree / "val/captions/ep3_clip000/caption.json").write_text("{")
+    planned = build(tmp_path / "data", "bridge", source=str(tree), align_prompts=True, dry_run=True)
+    assert "val/inference_prompt/ep2_clip000.json: the prompt would be set" in planned.notes
+    assert not (tmp_path / "data").exists()
+    plain = build(tmp_path / "data", "bridge", source=str(tree))
+    with pytest.raises(WouldChangeError, match="align_prompts"):
+        build(tmp_path / "data", "bridge", source=str(tree), align_prompts=True)
+    result = build(tmp_path / "data", "bridge", source=str(tree), align_prompts=True, update=True)
+    prompt = result.root / "val/inference_prompt/ep2_clip000.json"
+    assert json.loads(prompt.read_text(encoding="utf-8")) == {
+        "name": "ep2_clip000",
+        "prompt": '{"subjects": [], "temporal_caption": "Take ep2_clip000.", "note": "é"}',
+        "num_frames": 61,
+    }
+    # The digest of what upstream's `inference_prompts_to_json` writes for the same two files.
+    assert hashlib.sha256(prompt.read_bytes()).hexdigest() == UPSTREAM_PROMPT
+    kept = result.root / "val/inference_prompt/ep3_clip000.json"
+    assert kept.read_bytes() == (tree / "val/inference_prompt/ep3_clip000.json").read_bytes()
+    assert any("ep3_clip000.json: its clip has no usable caption.json" in note for note in result.notes)
+    assert result.dataset_id != plain.dataset_id
+    assert build(tmp_path / "data", "bridge", source=str(tree)).outcome == "unchanged"
+
+
+UPSTREAM_PROMPT = "TODO"
+
+
+# --- from the Hub ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
+    """A Hub whose client keeps its cache in the test's folder."""
+    with LoopbackHub() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+        for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):
+            monkeypatch.delenv(name, raising=False)
+        yield server
+
+
+def publish(hub: LoopbackHub, tree: Path) -> str:
+    files = {f"sft_dataset_bridge/{path.relative_to(tree)}": path for path in tree.rglob("*") if path.is_file()}
+    return hub.add_repo(REPO, files, lfs=("*.mp4", "*.png"))
+
+
+def test_bridge_from_the_hub_is_the_local_one_and_then_opens_no_socket(hub: LoopbackHub, tmp_path: Path) -> None:
+    tree = bridge_tree(tmp_path / "src")
+    commit = publish(hub, tree)
+    result = build(tmp_path / "data", "bridge", source=REPO)
+    assert result.dataset_id == build(tmp_path / "local", "bridge", source=str(tree)).dataset_id
+    manifest = Manifest.load(result.root)
+    assert manifest is not None
+    assert {source["commit"] for source in manifest.document["sources"]} == {commit}
+    assert (result.fetched, result.reused) == (5, 0)
+    publish(hub, bridge_tree(tmp_path / "newer", train=("ep9_clip000",)))
+    hub.clear_requests()
+    for options in ({}, {"offline": True}):
+        again = build(tmp_path / "data", "bridge", source=REPO, **options)
+        assert (again.outcome, again.dataset_id) == ("unchanged", result.dataset_id)
+    assert hub.requests == []
+    with pytest.raises(WouldChangeError, match="source train/video_dataset_file.jsonl has changed"):
+        build(tmp_path / "data", "bridge", source=REPO, refresh=True)
+    newer = build(tmp_path / "data", "bridge", source=REPO, refresh=True, update=True)
+    assert [item["uuid"] for item in lines(newer.root / LINES)] == ["ep9_clip000"]
+
+
+def test_the_recipe_pins_its_revision(hub: LoopbackHub, tmp_path: Path) -> None:
+    (split,) = load_recipe("bridge").splits
+    assert (split.repo, split.revision) == (REPO, "40d018ac1c1a2a4b9734f17fdb21f3d933c49a01")
+    publish(hub, bridge_tree(tmp_path / "src"))
+    with pytest.raises(Exception, match="40d018ac"):
+        build(tmp_path / "data", "bridge")
+    assert not (tmp_path / "data").exists()
+
+
+def test_fetched_on_one_machine_and_finished_offline(hub: LoopbackHub, tmp_path: Path) -> None:
+    tree = bridge_tree(tmp_path / "src")
+    publish(hub, tree)
+    first = build(tmp_path / "data", "bridge", source=REPO, download_only=True)
+    assert (first.outcome, first.exit_status) == ("downloaded", 0)
+    assert not (first.root / "manifest.json").exists()
+    hub.clear_requests()
+    second = build(tmp_path / "data", "bridge", source=REPO, offline=True)
+    assert (second.outcome, hub.requests) == ("complete", [])
+    settled(second.root)
+    with pytest.raises(EnvironmentLacksError):
+        build(tmp_path / "never", "bridge", source="nvidia/Nowhere", offline=True)
+
+
+def test_a_file_that_cannot_be_had_now_is_fetched_by_the_next_run_alone(hub: LoopbackHub, tmp_path: Path) -> None:
+    tree = bridge_tree(tmp_path / "src")
+    publish(hub, tree)
+    path = "ep1_clip001.mp4"
+    hub.faults.set(path, Fault(FaultKind.STATUS, status=503, retry_after=0)) if False else None
+    missing = tree / "train/videos" / path
+    kept = missing.read_bytes()
+    missing.unlink()
+    publish(hub, tree)
+    result = build(tmp_path / "data", "bridge", source=REPO)
+    assert (result.exit_status, result.failed) == (1, {"missing_video": 1})
+    missing.write_bytes(kept)
+    publish(hub, tree)
+    whole = build(tmp_path / "data", "bridge", source=REPO, refresh=True)
+    assert (whole.outcome, whole.fetched) == ("complete", 1)
+
+
+def test_a_killed_download_goes_on_where_it_was(hub: LoopbackHub, tmp_path: Path) -> None:
+    names = tuple(f"ep{number}_clip000" for number in range(8))
+    tree = bridge_tree(tmp_path / "src", train=names)
+    publish(hub, tree)
+    whole = settled(build(tmp_path / "whole", "bridge", source=REPO).root)
+    shutil.rmtree(tmp_path / "cache")
+    script = (
+        "import sys; from prep.sft import SftOptions, prepare_sft\n"
+        f"prepare_sft('bridge', sys.argv[1], options=SftOptions(source={REPO!r}, jobs=1))"
+    )
+    out = tmp_path / "data"
+    hub.clear_requests()
+    child = subprocess.Popen([sys.executable, "-c", script, str(out)], cwd=PROJECT, env=dict(os.environ))
+    try:
+        wait_for(lambda: sum("/resolve/" in item.path for item in hub.requests) > 8)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    assert settled(build(out, "bridge", source=REPO).root) == whole
+
+
+def test_more_frames_than_the_window_are_told_from_the_file(tmp_path: Path) -> None:
+    tree = bridge_tree(tmp_path / "src")
+    write_lines(tree / LINES, [record("ep1_clip000", nb_frames=None, framerate=None)])
+    counts = build(tmp_path / "data", "bridge", source=str(tree)).consumption["splits"]["train"]
+    assert (counts["frames"], FRAMES) == (61, 64)
