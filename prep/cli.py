@@ -18,8 +18,12 @@ import click
 from prep import __version__
 from prep.cli_diff import diff
 from prep.cli_group import ExistingPath, Group, Settings
+from prep.cli_init import init
 from prep.cli_options import adopt_options, format_option, options_from, prepare_options, quiet_option
+from prep.cli_reasoning import daft, video_reasoning
 from prep.cli_robot import droid, lerobot, libero, windows
+from prep.cli_sft import bridge, sft
+from prep.cli_snapshot import llava_ov
 from prep.errors import PrepError
 
 __all__ = ["cli", "main"]
@@ -61,10 +65,8 @@ def prepare(recipe: str, **values: Any) -> None:
     _prepare(recipe, values)
 
 
-for robot_command in (droid, libero, lerobot, windows):
-    cli.add_command(robot_command)
-
-cli.add_command(diff)
+for command in (bridge, sft, llava_ov, video_reasoning, daft, droid, libero, lerobot, windows, init, diff):
+    cli.add_command(command)
 
 
 def _prepare(recipe: str, values: dict[str, Any]) -> None:

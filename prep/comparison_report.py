@@ -111,7 +111,9 @@ def _unlike(differs: bool) -> str:
 
 
 def _table(tallies: list[FieldTally]) -> Iterator[str]:
-    rows = [("field", "identical", "outside", "max |difference|", "ours", "reference", "")]
+    rows: list[tuple[str, ...]] = [
+        ("field", "identical", "outside", "max |difference|", "ours", "reference", "")
+    ]
     rows += [_row(tally) for tally in tallies]
     widths = [max(len(row[column]) for row in rows) for column in range(6)]
     for row in rows:

@@ -156,7 +156,9 @@ def _distances(ours: NDArray[Any], reference: NDArray[Any]) -> NDArray[Any]:
     wide = np.uint64 if kinds == {"u"} else np.int64
     first, second = ours.astype(wide), reference.astype(wide)
     # The true distance of two 64-bit numbers is below 2**64, so the subtraction may wrap round.
-    return np.maximum(first, second).astype(np.uint64) - np.minimum(first, second).astype(np.uint64)
+    greater, less = np.maximum(first, second), np.minimum(first, second)
+    with np.errstate(over="ignore"):
+        return np.asarray(greater.astype(np.uint64) - less.astype(np.uint64))
 
 
 def _mixed_distances(signed: NDArray[Any], unsigned: NDArray[Any]) -> NDArray[Any]:

@@ -51,6 +51,7 @@ _ENDINGS: Final = {
     "BMP": ("bmp", "dib"),
     "TIFF": ("tif", "tiff"),
 }
+_MAGIC: Final = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"GIF8": "GIF"}
 _IMAGE_ENDINGS: Final = frozenset(ending for endings in _ENDINGS.values() for ending in endings)
 
 
@@ -83,11 +84,11 @@ def check_image(
     message = _absurd(opened)
     if message:
         return None, [found("IMG007", path, _named(name, message), place=place)]
-    facts = _facts(opened)
     try:
         opened.load()
+        facts = _facts(opened)
     except _DAMAGE as damage:
-        message = f"{facts.format} of {facts.width}x{facts.height}: {_said(damage)}"
+        message = f"{opened.format} of {opened.width}x{opened.height}: {_said(damage)}"
         return None, [found("IMG004", path, _named(name, message), place=place)]
     return facts, list(_warnings(facts, name, path, place))
 
@@ -119,6 +120,9 @@ def _opened(data: bytes) -> Image | tuple[str, str]:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         return "IMG007", _said(error)
     except UnidentifiedImageError:
+        kind = next((kind for magic, kind in _MAGIC.items() if data.startswith(magic)), None)
+        if kind is not None:
+            return "IMG004", f"{len(data)} bytes of a {kind} whose header cannot be read"
         return "IMG003", f"{len(data)} bytes that begin with {data[:8].hex(' ')}: Pillow knows no such image"
     except _DAMAGE as error:
         return "IMG004", _said(error)

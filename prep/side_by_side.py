@@ -52,7 +52,7 @@ def _difference(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> NDArray[np.
 
 def _stretched(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> NDArray[np.uint8]:
     apart = _difference(one, other)
-    return (apart.astype(np.float32) * (255.0 / max(1, int(apart.max())))).astype(np.uint8)
+    return (apart.astype(np.int32) * 255 // max(1, int(apart.max()))).astype(np.uint8)
 
 
 def _save(pictures: list[Any], path: Path) -> None:

@@ -30,6 +30,12 @@ from prep.progress import counted
 from prep.proof import Proof, check_sizes, holds_content_twice, leaves, load_proof
 from prep.recognise import find_datasets, other_layout
 from prep.rules import guarded
+from prep.validation_reasoning import (
+    check_annotation_file,
+    find_reasoning_trees,
+    is_annotation,
+    shared_videos,
+)
 from prep.validation_robot import find_roots
 from prep.workspace import held_by, ledger_path
 
@@ -37,6 +43,7 @@ __all__ = ["Level", "validate"]
 
 _CHECKS: Final = {
     "lerobot": "prep.validation_robot:RobotCheck",
+    "reasoning_qa": "prep.validation_reasoning:ReasoningCheck",
 }
 """For each kind but conversations the class that checks a dataset of it."""
 
@@ -92,7 +99,8 @@ def validate(
     datasets = [*find_datasets(root)] if start.is_dir() else [""]
     if "" not in datasets:
         covered = {name.split("/")[0] for name in datasets}
-        datasets += [name for name in _robot_datasets(root) if name not in covered and (name or not covered)]
+        foreign = _robot_datasets(root) or find_reasoning_trees(root)
+        datasets += [name for name in foreign if name.split("/")[0] not in covered and (name or not covered)]
     _check_all(root, datasets, report, options)
     return report
 
@@ -135,6 +143,9 @@ def _check_one_file(path: Path, report: Report, options: _Options) -> None:
     if path.suffix != ".json":
         report.add(found("LAY002", path.name, "neither a directory nor a JSON file"))
         return
+    if is_annotation(path):
+        check_annotation_file(path, report)
+        return
     findings = guarded(
         "conversation",
         path.name,
@@ -158,6 +169,7 @@ def _check_all(root: Path, datasets: Sequence[str], report: Report, options: _Op
         if proof is not None and "records" in proof.usable:
             proofs.append((below, proof))
     report.extend(guarded("check_leakage", "", lambda: check_leakage(proofs)))
+    report.extend(guarded("shared_videos", "", lambda: shared_videos(proofs)))
     if len(datasets) > max(len(proofs), 1):
         report.skip(
             "the same media in two datasets", f"without a usable manifest: {len(datasets) - len(proofs)}"
@@ -200,6 +212,8 @@ class _Dataset:
             stated = None  # MAN001 has told of it; the tree is judged by what it looks like
         if stated is None and not (self.root / META).exists() and find_roots(self.root):
             return "lerobot"
+        if stated is None and not (self.root / META).exists() and find_reasoning_trees(self.root) == [""]:
+            return "reasoning_qa"
         return str(stated or "conversations")
 
     def conversations(self, proof: Proof | None) -> int:

@@ -74,6 +74,13 @@ def test_one_split_alone_says_which_is_lacking(source: Path, tmp_path: Path) -> 
     assert any("not there: video_reasoning/train" in remark for remark in given.remarks)
 
 
+def test_the_other_split_is_found_beside_it(source: Path, tmp_path: Path) -> None:
+    splits = ("--train", source / "text/a.json", "--val", source / "text/b.json")
+    command("daft", "--out-root", tmp_path, *splits, "--media-root", source / "videos")
+    given = env(tmp_path / "video_reasoning/val")
+    assert not any("not there" in remark for remark in given.remarks)
+
+
 def test_figures_for_programs(source: Path, tmp_path: Path) -> None:
     done = command(
         "daft",

@@ -30,6 +30,7 @@ from tests.sft_trees import (
 )
 
 LINES = "train/video_dataset_file.jsonl"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 9\n"
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +117,18 @@ def _without(*keys: str) -> Callable[[dict[str, Any]], object]:
     return edit
 
 
+def _at(path: str) -> Callable[[dict[str, Any]], object]:
+    return lambda record: record.update(vision_path=path)
+
+
 def _renamed(record: dict[str, Any]) -> None:
     window = record["t2w_windows"][0]
     window["captoin"] = window.pop("caption")
+
+
+def _only_temporal(record: dict[str, Any]) -> None:
+    window = record["t2w_windows"][0]
+    window["qwen3_32b_temporal"] = window.pop("caption")
 
 
 def _two_windows(record: dict[str, Any]) -> None:
@@ -151,14 +161,14 @@ RECORDS: list[tuple[str, Callable[[dict[str, Any]], object], dict[str, int]]] = 
     ("caption empty", _window(caption=" . "), {"SFT012": 1}),
     ("caption a number", _window(caption=5), {"SFT012": 1}),
     ("caption_json null", _window(caption_json=None), {"SFT012": 1}),
-    ("only temporal", lambda item: item["t2w_windows"].__setitem__(0, {"start_frame": 0, "end_frame": 63, "temporal_interval": 1, "qwen3_32b_temporal": "t"}), {"SFT012": 1}),
+    ("only temporal", _only_temporal, {"SFT012": 1}),
     ("no uuid", _without("uuid"), {"TXT005": 1}),
     ("no duration", _without("duration"), {"TXT005": 1}),
     ("no width", _without("width"), {"TXT005": 1}),
     ("duration a text", lambda item: item.update(duration="8"), {"TXT005": 1}),
     ("window without end", lambda item: item["t2w_windows"][0].pop("end_frame"), {"TXT005": 1}),
     ("unknown key", lambda item: item.update(lenght=8), {"TXT007": 1}),
-    ("absolute path", lambda item: item.update(vision_path="/nowhere/x.mp4"), {"FIL005": 1, "FIL006": 1, "FIL012": 1}),
+    ("absolute path", _at("/nowhere/x.mp4"), {"FIL005": 1, "FIL006": 1, "FIL012": 1}),
     ("leaves the tree", lambda item: item.update(vision_path="../../x.mp4"), {"FIL006": 1, "FIL011": 1}),
     ("no such file", lambda item: item.update(vision_path="videos/x.mp4"), {"FIL005": 1, "FIL006": 1}),
     ("a URI", lambda item: item.update(vision_path="s3://bucket/x.mp4"), {"FIL006": 1}),
@@ -184,6 +194,10 @@ def _blank(path: Path) -> None:
     path.write_bytes(first + b"\n\n" + rest)
 
 
+def _replaced(old: bytes, new: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(path.read_bytes().replace(old, new))
+
+
 def _array(path: Path) -> None:
     path.write_text(json.dumps(lines(path)))
 
@@ -192,14 +206,14 @@ FILES: list[tuple[str, Callable[[Path], object], dict[str, int]]] = [
     ("byte order mark", lambda path: path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes()), {"TXT002": 1}),
     ("blank line", _blank, {"TXT003": 1}),
     ("last line without its newline", lambda path: path.write_bytes(path.read_bytes().rstrip(b"\n")), {}),
-    ("CRLF", lambda path: path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n")), {}),
+    ("CRLF", _replaced(b"\n", b"\r\n"), {}),
     ("cut line", lambda path: path.write_bytes(path.read_bytes()[:-20]), {"TXT003": 1}),
-    ("not UTF-8", lambda path: path.write_bytes(path.read_bytes().replace(b"Take ep1_clip000", b"Take \xff")), {"TXT001": 1}),
-    ("NaN", lambda path: path.write_bytes(path.read_bytes().replace(b'"duration": 8.0,', b'"duration": NaN,')), {"TXT005": 1}),
+    ("not UTF-8", _replaced(b"Take ep1_clip000", b"Take \xff"), {"TXT001": 1}),
+    ("NaN", _replaced(b'"duration": 8.0,', b'"duration": NaN,'), {"TXT005": 1}),
     ("JSON array", _array, {"TXT004": 1}),
     ("gzip under a text name", lambda path: path.write_bytes(gzip.compress(path.read_bytes())), {"FIL018": 1}),
     ("empty", lambda path: path.write_bytes(b""), {"FIL002": 1}),
-    ("LFS pointer", lambda path: path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 9\n"), {"FIL001": 1}),
+    ("LFS pointer", lambda path: path.write_bytes(POINTER), {"FIL001": 1}),
 ]  # fmt: skip
 
 
@@ -223,13 +237,13 @@ def test_the_place_of_a_broken_line_is_its_own(tree: Path) -> None:
 
 MEDIA: list[tuple[str, Callable[[Path], object], str, dict[str, int]]] = [
     ("empty", lambda path: path.write_bytes(b""), "quick", {"FIL002": 1}),
-    ("page", lambda path: path.write_bytes(b"<!doctype html><html>" + b" " * 2000), "standard", {"FIL013": 1}),
+    ("page", lambda path: path.write_bytes(b"<html>" + b" " * 2000), "standard", {"FIL013": 1}),
     ("cut", lambda path: path.write_bytes(path.read_bytes()[:1500]), "standard", {"FIL016": 1}),
     ("gone", lambda path: path.unlink(), "quick", {"FIL005": 1}),
     ("dangling link", lambda path: (path.unlink(), path.symlink_to("nowhere.mp4")), "quick", {"FIL010": 1}),
     ("stray", lambda path: shutil.copy(path, path.with_name("other.mp4")), "quick", {"FIL006": 1}),
     ("leftover", lambda path: path.with_name("x.mp4.part").write_bytes(b"x"), "quick", {"FIL007": 1}),
-    ("pointer", lambda path: path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 9\n"), "quick", {"FIL001": 1}),
+    ("pointer", lambda path: path.write_bytes(POINTER), "quick", {"FIL001": 1}),
 ]  # fmt: skip
 
 

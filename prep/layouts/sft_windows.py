@@ -79,9 +79,10 @@ class Loader:
     def of(cls, document: Mapping[str, Any], request: Mapping[str, Any] | None = None) -> Loader:
         """The settings of a recipe, with what a run asked for in place of them."""
         known = {item.name for item in fields(cls)}
-        asked = {name: value for name, value in (request or {}).items() if name in known}
-        given = {**document.get("loader", {}), **asked}
-        return cls(**{name: value for name, value in given.items() if value is not None})
+        asked = {
+            name: value for name, value in (request or {}).items() if name in known and value is not None
+        }
+        return cls(**{**document.get("loader", {}), **asked})
 
 
 def record_drop(record: Mapping[str, Any], loader: Loader) -> str:

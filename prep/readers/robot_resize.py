@@ -1,8 +1,12 @@
 """Pictures made smaller or larger with torch's own roundings, in numpy.
 
 The reference scales float32 pictures in [0, 1] and cuts them to bytes, so one rounding in another
-order is another byte. The orders here are those of torch's CPU kernels with fused multiply-add (every
-x86 machine with AVX2), found by comparing values bit for bit with torch 2.14.1.
+order is another byte. The orders here are those of torch's CPU kernels on one thread with fused
+multiply-add (every x86 machine with AVX2), found by comparing values bit for bit with torch 2.14.1.
+
+On several threads torch sums bilinear pictures of more than 128 pixels (height and width together) in
+another order, and 2 % of the bytes are others. A DataLoader's workers have one thread: theirs is the
+order of training. A comparison in the main process must call `torch.set_num_threads(1)`.
 """
 
 from __future__ import annotations
@@ -51,7 +55,11 @@ def half(picture: Bytes) -> Bytes:
 
 
 def bilinear(picture: Bytes, height: int, width: int) -> Bytes:
-    """A picture uint8 [H, W, 3] as uint8 [3, height, width]: bilinear, no antialiasing, corners not aligned."""
+    """A picture uint8 [H, W, 3] as uint8 [3, height, width]: bilinear, no antialiasing, corners not aligned.
+
+    Equal to torch at 256 by 256 from any size, and at half of any size. At widths that are no multiple
+    of 8 torch ends its rows in another order; nothing here asks for such.
+    """
     if picture.shape[:2] == (2 * height, 2 * width):
         return half(picture)
     planes = np.ascontiguousarray(picture.transpose(2, 0, 1)) / _SCALE
@@ -93,18 +101,23 @@ def bicubic(pictures: Bytes, height: int, width: int) -> Bytes:
 
     What torchvision's `resize` gives for a tensor of bytes: first along the rows, then the columns.
     """
-    values = _along(pictures.astype(np.float32), width)
-    values = _along(values.swapaxes(-1, -2), height).swapaxes(-1, -2)
-    return np.rint(np.clip(values, 0, 255)).astype(np.uint8)
+    *others, rows, columns = pictures.shape
+    # The axis that is scaled stands first, so that each tap is a run of memory.
+    values = pictures.reshape(-1, rows, columns).transpose(2, 0, 1).astype(np.float32)
+    values = _along(values, width).transpose(2, 1, 0)
+    values = _along(values, height)
+    out = np.rint(np.clip(values, 0, 255, out=values), out=values).astype(np.uint8)
+    return np.ascontiguousarray(out.transpose(1, 0, 2)).reshape(*others, height, width)
 
 
 def _along(values: Floats, target: int) -> Floats:
-    """The last axis scaled."""
-    if values.shape[-1] == target:
+    """The first axis scaled."""
+    if len(values) == target:
         return values
-    out = np.empty((*values.shape[:-1], target), np.float32)
-    for places, first, weights in _kernels(values.shape[-1], target):
-        out[..., places] = _weighted(values, first, weights)
+    out = np.empty((target, *values.shape[1:]), np.float32)
+    values = np.ascontiguousarray(values)
+    for places, first, weights in _kernels(len(values), target):
+        out[places] = _weighted(values, first, weights)
     return out
 
 
@@ -114,13 +127,14 @@ def _weighted(values: Floats, first: NDArray[np.intp], weights: Floats) -> Float
     torch's compiler takes four taps after the first at once, rounding each product; what is left of
     four is fused.
     """
-    total = values[..., first] * weights[0]
+    weights = weights[..., None, None]
+    total = values[first] * weights[0]
     taps = len(weights)
     rounded = 1 + (taps - 1) // _TAPS_AT_ONCE * _TAPS_AT_ONCE
     for tap in range(1, rounded):
-        total += values[..., first + tap] * weights[tap]
+        total += values[first + tap] * weights[tap]
     for tap in range(rounded, taps):
-        total = _fused(values[..., first + tap], np.broadcast_to(weights[tap], total.shape), total)
+        total = _fused(values[first + tap], weights[tap], total)
     return total
 
 

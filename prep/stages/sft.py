@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
-from prep.errors import FetchError, PrepError, UsageError
+from prep.errors import EnvironmentLacksError, FetchError, PrepError, UsageError
 from prep.files import disk_errors, link_or_copy, sha256_of, size_of, sync_folder
 from prep.findings import found
 from prep.manifest import MANIFEST, STATE, Manifest, RecordRow, write_table
@@ -180,7 +180,8 @@ def _result(run: Run, plan: Plan) -> Result:
 @contextmanager
 def _workspace(run: Run) -> Iterator[Workspace]:
     """The run's workspace; a run that is refused before it got anything leaves no trace."""
-    begun, was_there = ledger_path(run.root).exists(), run.root.exists()
+    begun = ledger_path(run.root).exists()
+    absent = [folder for folder in (run.root, *run.root.parents) if not folder.exists()]
     try:
         with Workspace(run.root, wait=run.options.wait, cancel=run.options.cancel) as workspace:
             try:
@@ -190,7 +191,7 @@ def _workspace(run: Run) -> Iterator[Workspace]:
                     workspace.clear()
                 raise
     except PrepError:
-        for folder in (run.root / STATE, *(() if was_there else (run.root,))):
+        for folder in (run.root / STATE, *absent):
             with suppress(OSError):
                 folder.rmdir()  # only if it is empty
         raise
@@ -211,8 +212,7 @@ def _work(run: Run) -> Result:
 
 
 def _gather_and_publish(run: Run, plan: Plan, workspace: Workspace, manifest: Manifest | None) -> Result:
-    if plan.form == "hub":
-        workspace.ledger.pin(run.asked(), {"commit": plan.facts[0]["commit"]})
+    unsure = _pin(run, plan, workspace) if plan.form == "hub" else []
     if run.is_in_place and (plan.drops() or run.options.limit):
         lost = sum(plan.drops().values())
         raise UsageError(
@@ -239,8 +239,29 @@ def _gather_and_publish(run: Run, plan: Plan, workspace: Workspace, manifest: Ma
         return result
     written, notes = Publication(run, plan, workspace).publish(manifest)
     result.dataset_id, result.consumption = written.dataset_id, dict(written.document["consumption"])
-    result.notes += [*told(result.consumption), *notes]
+    result.notes += [*told(result.consumption), *notes, *unsure]
     return result
+
+
+def _pin(run: Run, plan: Plan, workspace: Workspace) -> list[str]:
+    """Keep the commit for the run that goes on after a kill, and how many files belong to it.
+
+    Raises EnvironmentLacksError where the Hub cannot be asked and the cache holds fewer than an
+    earlier run counted. Returns what is to be said where nobody counted them.
+    """
+    pins, files = workspace.ledger.pins, len(plan.extras)
+    if plan.is_verified:
+        workspace.ledger.pin(run.asked(), {"commit": plan.facts[0]["commit"], "files": files})
+        return []
+    if run.asked() not in pins:
+        return ["the Hub was not asked which files the revision has; those in its cache were taken"]
+    counted = pins[run.asked()]["files"]
+    if files < counted:
+        raise EnvironmentLacksError(
+            f"The Hub's cache holds {files} of {counted} files beside the clips.",
+            remedy="Run with --download-only on a connected machine first.",
+        )
+    return []
 
 
 def _judge(run: Run, result: Result, faults: int) -> bool:
@@ -274,6 +295,9 @@ def _gather(run: Run, plan: Plan, workspace: Workspace) -> tuple[list[FetchError
     videos = dict.fromkeys(clip.source for clip in plan.kept() if clip.media)
     others = dict.fromkeys(name for path, name in plan.extras.items() if is_payload(path))
     wanted = [name for name in {**videos, **others} if name not in known or known[name].sha256 not in there]
+    # Prompts are views, read when they are written; of a far source they must be had by then.
+    views = {name for path, name in plan.extras.items() if plan.is_far and not is_payload(path)}
+    wanted += sorted(views)
     payload.check_space(run.root, sum(plan.sizes.get(name, 0) for name in wanted), 2 * len(wanted) + 8)
     failures: dict[str, FetchError] = {}
     size = 0
@@ -282,6 +306,8 @@ def _gather(run: Run, plan: Plan, workspace: Workspace) -> tuple[list[FetchError
         if workspace.lock.lost.is_set():
             workspace.lock.check()
         try:
+            if name in views:
+                return plan.locate(name).stat().st_size
             return _bring(plan, workspace, name, is_video=name in videos)
         except FetchError as error:
             return error

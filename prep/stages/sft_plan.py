@@ -65,7 +65,7 @@ class Plan:
 
     `locate` gives the file of a source's name, fetching it if need be; it raises FetchError.
     `extras` are other files of a tree: path in the dataset → name in the source. `facts` are the
-    manifest's sources.
+    manifest's sources. `is_verified` is false where the Hub could not be asked which files there are.
     """
 
     form: str
@@ -76,6 +76,7 @@ class Plan:
     findings: list[Finding] = field(default_factory=list)
     sizes: Mapping[str, int] = field(default_factory=dict)
     is_far: bool = False
+    is_verified: bool = True
     summary: dict[str, Any] | None = None
 
     def kept(self) -> list[Clip]:

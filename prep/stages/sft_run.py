@@ -112,10 +112,7 @@ class Run:
         """Read the source; `commit` is the one that an earlier run had of an unpinned repository."""
         options, place = self.options, self.place
         if self.form == "hub":
-            from prep.hub import parse_source
-
-            repo, revision = parse_source(self.asked())
-            return hub_plan(repo, commit or revision, self.part, options)
+            return hub_plan(self.asked(), commit, self.part, options)
         assert place is not None
         if self.form == "tree":
             return tree_plan(tree_folder(place, self.part), options.limit)

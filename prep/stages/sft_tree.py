@@ -46,9 +46,13 @@ def tree_plan(folder: Path, limit: int | None) -> Plan:
     return Plan("tree", clips, facts, located_in(folder), extras=_extras(names, clips, limit))
 
 
-def hub_plan(repo: str, revision: str | None, part: Split, options: SftOptions) -> Plan:
-    """The records of a Hub repository at a revision; only the JSONL files are fetched."""
-    listing = hub.listing(repo, revision, offline=options.offline)
+def hub_plan(source: str, commit: str | None, part: Split, options: SftOptions) -> Plan:
+    """The records of a Hub repository, `owner/name[@revision]`; only the JSONL files are fetched.
+
+    `commit` is what an earlier run took the revision for.
+    """
+    repo, asked = hub.parse_source(source)
+    listing = hub.listing(repo, commit or asked, offline=options.offline)
     start = f"{part.folder}/" if part.folder else ""
     names = {name[len(start) :]: name for name in listing.files if name.startswith(start)}
     lines = {split: f"{split}/{LINES}" for split in SPLITS if f"{split}/{LINES}" in names}
@@ -63,10 +67,8 @@ def hub_plan(repo: str, revision: str | None, part: Split, options: SftOptions) 
     origin = {
         "kind": "hub",
         "repo": repo,
-        "asked": listing.asked,
+        "asked": asked,
         "commit": listing.commit,
-        "verified": listing.verified,
-        "license": listing.license,
     }
     clips, facts = _read(paths, options.limit, origin)
 
@@ -77,7 +79,9 @@ def hub_plan(repo: str, revision: str | None, part: Split, options: SftOptions) 
 
     sizes = {name: listing.files[full].size or 0 for name, full in names.items()}
     extras = _extras(sorted(names), clips, options.limit)
-    return Plan("hub", clips, facts, locate, extras=extras, sizes=sizes, is_far=True)
+    return Plan(
+        "hub", clips, facts, locate, extras=extras, sizes=sizes, is_verified=listing.verified, is_far=True
+    )
 
 
 def _read(

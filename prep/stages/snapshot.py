@@ -26,7 +26,7 @@ from prep.stages.snapshot_options import SnapshotOptions
 from prep.stages.snapshot_publish import Publication, finish, seed, unused_note
 from prep.stages.snapshot_rows import FILTERED, RowRule
 from prep.stages.snapshot_run import SnapshotRun
-from prep.stages.snapshot_shards import Bounds, Builder, Sealed, records_part, take_names_off
+from prep.stages.snapshot_shards import Bounds, Builder, Sealed, begin_again, records_part
 from prep.stages.snapshot_source import Source, open_source
 from prep.workspace import Ledger, Workspace, attempt_path, ledger_path
 
@@ -170,7 +170,7 @@ def _build(run: SnapshotRun, workspace: Workspace, source: Source, *, mends: boo
             workspace.ledger.pin(key, facts)
     with disk_errors(run.whole):
         run.whole.mkdir(exist_ok=True)
-        take_names_off(run.whole, options.form)
+        begin_again(run.whole, options.form)
     with (
         SourceFiles(source, names, workspace, look_ahead=not bounded) as files,
         progress(run.subset, len(names), quiet=options.quiet) as shown,

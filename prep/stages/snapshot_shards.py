@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from prep.errors import IncompleteError
-from prep.files import disk_errors
+from prep.files import disk_errors, is_partial
 from prep.layouts.arrow_snapshot import ENDINGS, Form, features_of, with_features
 from prep.manifest import RecordRow, write_table
 from prep.progress import Progress
@@ -30,7 +30,7 @@ from prep.workspace import Workspace
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Bounds", "Builder", "Sealed", "built_name", "records_part", "take_names_off"]
+__all__ = ["Bounds", "Builder", "Sealed", "begin_again", "built_name", "records_part"]
 
 _BATCH_BYTES = 8_000_000
 _BATCH_ROWS = 1000
@@ -331,12 +331,14 @@ def built_name(form: Form, number: int) -> str:
     return f"shard-{number:05d}.{ENDINGS[form]}"
 
 
-def take_names_off(folder: Path, form: Form) -> None:
-    """Give shards that a killed run had named for publication their former names."""
-    for path in folder.iterdir():
+def begin_again(folder: Path, form: Form) -> None:
+    """Give shards that a killed run had named their former names; remove what it was writing."""
+    for path in sorted(folder.iterdir()):
         named = _NAMED.fullmatch(path.name)
         if named:
             path.replace(folder / built_name(form, int(named[1])))
+        elif is_partial(path.name):
+            path.unlink()
 
 
 def records_part(workspace: Workspace, number: int) -> Path:

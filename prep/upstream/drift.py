@@ -40,18 +40,27 @@ def drift(revision: str, source: str | None = None) -> Drift:
     """
     lock = load_lock()
     with _repository(source or lock.repository, lock, revision) as (folder, asked):
-        commit = git(folder, "rev-parse", "--verify", "--end-of-options", f"{asked}^{{commit}}")
-        before, after = _blobs(folder, lock.commit), _blobs(folder, commit.decode().strip())
+        commit = _commit(folder, asked, revision)
+        before, after = _blobs(folder, lock.commit), _blobs(folder, commit)
     locked = {entry.path for entry in lock.files}
     beside = {str(PurePosixPath(path).parent) for path in locked}
     return Drift(
-        commit.decode().strip(),
+        commit,
         changed=tuple(sorted(path for path in locked & after.keys() if after[path] != before.get(path))),
         added=tuple(
             sorted(path for path in after.keys() - before.keys() if str(PurePosixPath(path).parent) in beside)
         ),
         removed=tuple(sorted(locked - after.keys())),
     )
+
+
+def _commit(folder: str, asked: str, revision: str) -> str:
+    try:
+        return git(folder, "rev-parse", "--verify", "--quiet", f"{asked}^{{commit}}").decode().strip()
+    except UsageError as error:
+        raise UsageError(
+            f"{folder} has no commit, branch or tag {revision!r}.", remedy="Fetch it, or name another."
+        ) from error
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What the loader does with a record: captions, frames, sizes and drops, as upstream's code was seen to do."""
+"""What the loader does with a record: captions, frames, sizes and drops, as upstream's code does."""
 
 from __future__ import annotations
 

@@ -243,3 +243,58 @@ def test_the_lock_of_this_project_is_complete() -> None:
         assert entry.path.startswith("cosmos_framework/")
         assert entry.size > 0
         assert len(entry.sha256) == 64
+
+
+# --- another commit ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def newer(project: Project) -> Project:
+    """Upstream goes on: a locked file changes, one goes, one comes beside it, and one elsewhere."""
+    (project.upstream / FIRST).write_bytes(b"OTHER = 1\n")
+    (project.upstream / "cosmos_framework/scripts/new.py").write_bytes(b"")
+    (project.upstream / "cosmos_framework/elsewhere").mkdir()
+    (project.upstream / "cosmos_framework/elsewhere/new.py").write_bytes(b"")
+    git(project.upstream, "rm", "--quiet", "cosmos_framework/data/stats.json")
+    git(project.upstream, "add", ".")
+    git(project.upstream, "commit", "--quiet", "-m", "second")
+    git(project.upstream, "tag", "newer")
+    return project
+
+
+@pytest.mark.parametrize("way", ["checkout", "bare", "address"])
+def test_status_lists_what_another_commit_has_otherwise(way: str, newer: Project) -> None:
+    source: str | Path = newer.upstream
+    if way == "bare":
+        source = newer.folder.parent / "bare.git"
+        git(newer.folder.parent, "clone", "--quiet", "--bare", str(newer.upstream), str(source))
+    elif way == "address":
+        source = newer.upstream.as_uri()
+    done = newer.prep("vendor", "status", "--against", "newer", "--from", source)
+    assert done.returncode == 0, done.stderr
+    commit = git(newer.upstream, "rev-parse", "HEAD")
+    assert done.stdout.splitlines()[1:] == [
+        f"changed  {FIRST}",
+        "added    cosmos_framework/scripts/new.py",
+        "removed  cosmos_framework/data/stats.json",
+        f"{commit}: 1 changed, 1 added, 1 removed (added: new files beside locked ones)",
+    ]
+    assert newer.is_empty()
+
+
+def test_the_locked_commit_has_nothing_otherwise(newer: Project) -> None:
+    done = newer.prep("vendor", "status", "--against", newer.commit)
+    assert done.returncode == 0, done.stderr
+    assert ": 0 changed, 0 added, 0 removed" in done.stdout
+
+
+def test_a_commit_that_is_not_there_is_refused(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for revision, source in (
+        ("absent", project.upstream),
+        ("absent", project.upstream.as_uri()),
+        ("-x", project.upstream),
+        ("HEAD", tmp_path / "empty"),
+    ):
+        told(project.prep("vendor", "status", f"--against={revision}", "--from", source), 2)
+    told(project.prep("vendor", "status", "--from", project.upstream), 2)

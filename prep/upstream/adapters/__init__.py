@@ -9,10 +9,10 @@ import importlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from prep import readers
 from prep.comparison import Side
 from prep.errors import UsageError
 from prep.manifest import Manifest
+from prep.upstream.adapters.prepared import prepared_side
 
 __all__ = ["REFERENCES", "open_reference", "open_sides"]
 
@@ -35,12 +35,15 @@ def open_sides(
     EnvironmentLacksError for one that is not installed.
     """
     manifest = _manifest(directory)
-    ours = _prepared("ours", manifest, index)
+    if index is not None and manifest.document["kind"] != "lerobot":
+        raise UsageError("Only robot data has window indices.", remedy="Leave --index out.")
+    ours = prepared_side("ours", manifest)
     named = str(reference)
     if named in REFERENCES:  # `./cosmos` is a directory of that name
         other = open_reference(manifest, named, index=index)
     else:
-        other = _prepared("reference", _manifest(Path(reference)), index)
+        beside = _manifest(Path(reference))
+        other = prepared_side("reference", beside, beside=manifest.root)
     return ours, other, dict(manifest.document["recipe"].get("differences", {}))
 
 
@@ -69,10 +72,3 @@ def _manifest(directory: Path) -> Manifest:
             remedy=f"Give one of {', '.join(REFERENCES)}, or the directory of a prepared dataset.",
         )
     return manifest
-
-
-def _prepared(name: str, manifest: Manifest, index: str | None) -> Side:
-    reader = readers.open(manifest.root)
-    if index is not None:
-        raise UsageError("--index names a window index, which only robot data has.")
-    return Side(name, reader, {"dataset_id": manifest.dataset_id, "kind": manifest.document["kind"]})
