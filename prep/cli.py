@@ -325,8 +325,10 @@ def demo(directory: Path | None) -> None:
 def main() -> None:
     """Run the command; a user's mistake ends in one sentence and the next step, not in a traceback."""
     settings = Settings()
-    # So that SIGTERM ends as Ctrl-C does until a run takes both signals over.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Until a run takes both signals over. Not KeyboardInterrupt: raised inside an exec, as dataclasses use
+    # while they are imported, it makes Python end by SIGINT whatever is caught later.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
@@ -337,7 +339,7 @@ def main() -> None:
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "prep"
         _end(settings, error, error.format_message(), f"See `{command} --help`.", 2)
-    except (click.Abort, KeyboardInterrupt) as error:
+    except (click.Abort, KeyboardInterrupt, _Stopped) as error:
         _end(settings, error, "Stopped.", "Run the same command again to go on.", 3)
     except OSError as error:
         # A disk or a permission that no part of the library expected; the user can mend it and go on.
@@ -351,6 +353,14 @@ def main() -> None:
         )
     else:
         sys.exit(status or 0)
+
+
+class _Stopped(BaseException):
+    """A signal that came before a run had taken the signals over."""
+
+
+def _stop(_number: int, _frame: object) -> NoReturn:
+    raise _Stopped
 
 
 def _end(settings: Settings, error: BaseException, message: str, remedy: str, status: int) -> NoReturn:
