@@ -32,6 +32,8 @@ _FAMILIES = {
     "REC": "Records",
     "ROB": "Robot datasets",
     "RUL": "Checks themselves",
+    "SFT": "SFT records and windows",
+    "SNP": "Snapshots",
     "TAB": "Source tables",
     "TXT": "Text and JSON",
     "VID": "Video",

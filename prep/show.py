@@ -8,23 +8,23 @@ from typing import Any
 
 from prep.errors import UsageError
 from prep.files import disk_errors
+from prep.readers import Reader
 from prep.readers import open as open_reader
-from prep.readers.conversations import ConversationsReader
 
 __all__ = ["contact_sheet", "sample_text", "show"]
 
 _COLUMNS = 8
 _WIDTH = 160  # pixels of one frame on the sheet
+_LONGEST = 2000  # characters of one field
 
 
 def show(directory: str | Path, index: int, *, png: Path | None = None) -> str:
     """The sample at `index` of a prepared dataset as text; `png` gets its frames as one picture.
 
-    Raises UsageError for a directory without a dataset, an index outside it, and a `png` that is no PNG.
+    Raises UsageError for a directory without a dataset, an index outside it, a `png` that is no PNG,
+    and a dataset without pictures to put there.
     """
     reader = open_reader(directory)
-    if not isinstance(reader, ConversationsReader):
-        raise UsageError(f"{directory}: datasets of this kind cannot be shown yet.")
     if index >= len(reader):
         last = f"The last index is {len(reader) - 1}." if len(reader) else "It has no samples."
         raise UsageError(f"{directory} has no sample {index}.", remedy=last)
@@ -33,18 +33,35 @@ def show(directory: str | Path, index: int, *, png: Path | None = None) -> str:
         return text
     if png.suffix.lower() != ".png":
         raise UsageError(f"{png} is no name of a PNG file.", remedy="Let the name end with .png.")
+    if not hasattr(reader, "frames"):
+        raise UsageError(f"{directory}: samples of this kind have no frames.", remedy="Leave out --png.")
     count = contact_sheet(reader, index, png)
     return f"{text}\nframes that training takes: {count}, in {png}"
 
 
-def sample_text(reader: ConversationsReader, index: int) -> str:
-    """The sample's id, media and turns, as text."""
+def sample_text(reader: Reader, index: int) -> str:
+    """The sample's id, fields, media and turns, as text."""
     sample = reader[index]
-    lines = [f"sample {index} of 0 to {len(reader) - 1}: {sample['id']}"]
-    lines.extend(f"{key}: {len(data)} bytes, {sample['path']}" for key, data in sample["media"].items())
-    for turn in sample["texts"]:
-        lines.extend(f"{turn['role']}: {_block_text(block)}" for block in _blocks(turn["content"]))
+    lines = [f"sample {index} of 0 to {len(reader) - 1}: {sample.get('id', index)}"]
+    for key, value in sample.items():
+        if key == "media":
+            lines.extend(f"{name}: {len(data)} bytes, {sample['path']}" for name, data in value.items())
+        elif key in ("texts", "messages"):
+            for turn in value:
+                lines.extend(f"{turn['role']}: {_block_text(block)}" for block in _blocks(turn["content"]))
+        elif key not in ("id", "path") or (key == "path" and "media" not in sample):
+            lines.append(f"{key}: {_field_text(value)}")
     return "\n".join(lines)
+
+
+def _field_text(value: Any) -> str:
+    """A field on one line: arrays and pictures by their shape."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{value.dtype} {list(value.shape)}"
+    if hasattr(value, "mode") and hasattr(value, "size"):
+        return f"{value.mode} picture, {value.size[0]} x {value.size[1]} pixels"
+    text = str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
 
 
 def _blocks(content: Any) -> list[dict[str, Any]]:
@@ -56,7 +73,7 @@ def _block_text(block: dict[str, Any]) -> str:
     return str(block["text"]).strip() if kind == "text" else f"<{kind} {block[kind]}>"
 
 
-def contact_sheet(reader: ConversationsReader, index: int, path: Path) -> int:
+def contact_sheet(reader: Any, index: int, path: Path) -> int:
     """Write the frames that training takes, row by row, as one picture; returns how many there are."""
     from PIL import Image
 

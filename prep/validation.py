@@ -37,6 +37,7 @@ from prep.validation_reasoning import (
     shared_videos,
 )
 from prep.validation_robot import find_roots
+from prep.validation_sft import check_sft_file, find_sft_trees, is_sft_tree
 from prep.workspace import held_by, ledger_path
 
 __all__ = ["Level", "validate"]
@@ -44,6 +45,7 @@ __all__ = ["Level", "validate"]
 _CHECKS: Final = {
     "lerobot": "prep.validation_robot:RobotCheck",
     "reasoning_qa": "prep.validation_reasoning:ReasoningCheck",
+    "sft_jsonl": "prep.validation_sft:SftCheck",
 }
 """For each kind but conversations the class that checks a dataset of it."""
 
@@ -99,7 +101,7 @@ def validate(
     datasets = [*find_datasets(root)] if start.is_dir() else [""]
     if "" not in datasets:
         covered = {name.split("/")[0] for name in datasets}
-        foreign = _robot_datasets(root) or find_reasoning_trees(root)
+        foreign = _robot_datasets(root) or find_sft_trees(root) or find_reasoning_trees(root)
         datasets += [name for name in foreign if name.split("/")[0] not in covered and (name or not covered)]
     _check_all(root, datasets, report, options)
     return report
@@ -140,6 +142,9 @@ def _check_arguments(
 
 
 def _check_one_file(path: Path, report: Report, options: _Options) -> None:
+    if path.name.endswith((".jsonl", ".jsonl.gz")):
+        check_sft_file(path, report, level=options.level, jobs=options.jobs)
+        return
     if path.suffix != ".json":
         report.add(found("LAY002", path.name, "neither a directory nor a JSON file"))
         return
@@ -210,11 +215,13 @@ class _Dataset:
         stated = proof.document.get("kind") if proof else None
         if stated not in (None, "conversations", *_CHECKS):
             stated = None  # MAN001 has told of it; the tree is judged by what it looks like
-        if stated is None and not (self.root / META).exists() and find_roots(self.root):
+        if stated is not None or (self.root / META).exists():
+            return str(stated or "conversations")
+        if find_roots(self.root):
             return "lerobot"
-        if stated is None and not (self.root / META).exists() and find_reasoning_trees(self.root) == [""]:
-            return "reasoning_qa"
-        return str(stated or "conversations")
+        if is_sft_tree(self.root):
+            return "sft_jsonl"
+        return "reasoning_qa" if find_reasoning_trees(self.root) == [""] else "conversations"
 
     def conversations(self, proof: Proof | None) -> int:
         """Check a conversations tree; the number of its records."""

@@ -19,7 +19,15 @@ from prep.findings import Finding, Report, found
 from prep.layouts.disk import check_disk
 from prep.layouts.repeats import THRESHOLDS as REPEATS
 from prep.layouts.sft_consumption import Consumption
-from prep.layouts.sft_jsonl import EXTRA_FOLDERS, LINES, SPLITS, SUMMARY, find_lines
+from prep.layouts.sft_jsonl import (
+    DAMAGED_GZIP,
+    EXTRA_FOLDERS,
+    LINES,
+    SPLITS,
+    SUMMARY,
+    find_lines,
+    read_lines,
+)
 from prep.layouts.sft_jsonl_checks import media_path, records, scan_lines
 from prep.layouts.sft_repeats import Scanned
 from prep.layouts.sft_rules import THRESHOLDS, Record, against_file
@@ -30,10 +38,11 @@ from prep.pool import interruptible, map_threads
 from prep.proof import Proof, check_sizes, leaves
 from prep.rules import guarded
 
-__all__ = ["SftCheck", "is_sft_tree", "sft_files"]
+__all__ = ["SftCheck", "check_sft_file", "find_sft_trees", "is_sft_tree", "sft_files"]
 
 Emit = Callable[[Finding], None]
 Level = Literal["quick", "standard", "deep"]
+_DEEPEST: Final = 2
 _PART: Final = 4096
 """Records whose files are looked at together."""
 
@@ -53,8 +62,6 @@ def sft_files(path: Path) -> list[str]:
 
 
 def _has_records(path: Path) -> bool:
-    from prep.layouts.sft_jsonl import DAMAGED_GZIP, read_lines
-
     try:
         first = next(iter(read_lines(path)), None)
     except (OSError, *DAMAGED_GZIP):
@@ -65,6 +72,29 @@ def _has_records(path: Path) -> bool:
 def is_sft_tree(path: Path) -> bool:
     """Whether a directory without a manifest is of this kind."""
     return bool(sft_files(path))
+
+
+def find_sft_trees(path: Path) -> list[str]:
+    """Directories of this kind, at `path` and up to two below it, as relative paths, sorted."""
+    return sorted(_trees_below(path, "", 0))
+
+
+def _trees_below(path: Path, below: str, depth: int) -> Iterator[str]:
+    folder = path / below
+    if not folder.is_dir() or not os.access(folder, os.R_OK):
+        return
+    if is_sft_tree(folder):
+        yield below
+    elif depth < _DEEPEST:
+        for name in sorted(entry.name for entry in folder.iterdir() if entry.is_dir()):
+            if not name.startswith("."):
+                yield from _trees_below(path, f"{below}/{name}".lstrip("/"), depth + 1)
+
+
+def check_sft_file(path: Path, report: Report, *, level: Level = "quick", jobs: int = 1) -> int:
+    """Check one JSONL by itself, with the clips beside it; the number of its records."""
+    check = SftCheck(path.parent, None, level, jobs, report, report.add, files=[path.name])
+    return check.run()
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from prep.sft import SftOptions, prepare_sft
 from prep.stages.options import Result
 from prep.validation_sft import SftCheck
 from tests.clips import make_clip
+from tests.runs import digests
 
 __all__ = [
     "CLIPS",
@@ -24,7 +25,9 @@ __all__ = [
     "lines",
     "real_source",
     "record",
+    "settled",
     "source",
+    "write_lines",
 ]
 
 CLIPS: Mapping[str, tuple[str, str]] = {
@@ -148,4 +151,11 @@ def codes(report: Report) -> dict[str, int]:
     found: dict[str, int] = {}
     for group in report.groups.values():
         found[group.code] = found.get(group.code, 0) + group.count
+    return found
+
+
+def settled(root: Path) -> dict[str, str]:
+    """Every file of a finished dataset by its digest; nothing of a run may be left."""
+    found = digests(root)
+    assert not any(name.startswith(".prep/") and not name.endswith(".parquet") for name in found), found
     return found

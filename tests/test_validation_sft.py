@@ -14,7 +14,7 @@ import pytest
 from prep.findings import Report
 from prep.manifest import Manifest
 from prep.schemas import schema
-from prep.validation_sft import is_sft_tree, sft_files
+from prep.validation_sft import check_sft_file, find_sft_trees, is_sft_tree, sft_files
 from tests.clips import make_clip
 from tests.sft_trees import (
     FRAMES,
@@ -211,7 +211,7 @@ FILES: list[tuple[str, Callable[[Path], object], dict[str, int]]] = [
     ("not UTF-8", _replaced(b"Take ep1_clip000", b"Take \xff"), {"TXT001": 1}),
     ("NaN", _replaced(b'"duration": 8.0,', b'"duration": NaN,'), {"TXT005": 1}),
     ("JSON array", _array, {"TXT004": 1}),
-    ("gzip under a text name", lambda path: path.write_bytes(gzip.compress(path.read_bytes())), {"FIL018": 1}),
+    ("gzip bytes", lambda path: path.write_bytes(gzip.compress(path.read_bytes())), {"FIL018": 1}),
     ("empty", lambda path: path.write_bytes(b""), {"FIL002": 1}),
     ("LFS pointer", lambda path: path.write_bytes(POINTER), {"FIL001": 1}),
 ]  # fmt: skip
@@ -332,10 +332,20 @@ def test_jobs_change_nothing(tree: Path) -> None:
 
 def test_which_directories_are_of_this_kind(whole: Path, tmp_path: Path) -> None:
     assert sft_files(whole) == [LINES, "val/video_dataset_file.jsonl"]
+    assert find_sft_trees(whole) == [""]
+    assert find_sft_trees(whole.parent) == ["tree"]
     assert is_sft_tree(whole / "train")
     assert not is_sft_tree(whole / "train/videos")
     (tmp_path / "notes.jsonl").write_text('{"a": 1}\n')
     assert not is_sft_tree(tmp_path)
+
+
+def test_one_file_is_checked_with_the_clips_beside_it(tree: Path) -> None:
+    (tree / "train/videos/ep1_clip001.mp4").unlink()
+    report = Report(subject="one", level="quick")
+    assert check_sft_file(tree / LINES, report) == 2
+    assert codes(report) == {"FIL005": 1}
+    assert places(report, "FIL005") == ["videos/ep1_clip001.mp4"]
 
 
 def test_a_gzipped_jsonl_is_read_too(tree: Path) -> None:

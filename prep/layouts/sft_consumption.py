@@ -18,7 +18,7 @@ from prep.layouts.sft_windows import (
     record_drop,
 )
 
-__all__ = ["Consumption"]
+__all__ = ["Consumption", "TokenCount"]
 
 TokenCount = Callable[[str], int]
 

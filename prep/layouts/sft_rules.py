@@ -185,13 +185,10 @@ RULES: Final[tuple[Callable[[Record], Iterator[Finding]], ...]] = (
 )
 
 
-_MEDIA_FIELDS: Final = ("resolution", "aspect_ratio", "duration", "fps", "temporal_caption")
-
-
 def usual_caption(data: Mapping[str, Any], loader: Loader) -> str | None:
     """The caption's key of a record on which no rule has a word; None where the rules must look.
 
-    Most records are such: one window, sane figures, and a caption without figures of its own.
+    Most records are such: one window, sane figures, and a caption that agrees with them.
     """
     windows = data.get("t2w_windows")
     if windows is None or len(windows) != 1 or not 0 < data["duration"] <= loader.max_duration:
@@ -205,7 +202,8 @@ def usual_caption(data: Mapping[str, Any], loader: Loader) -> str | None:
     if CAPTION_JSON in window:
         value = window[CAPTION_JSON]
         is_object = isinstance(value, dict) and bool(value)
-        return CAPTION_JSON if is_object and not any(name in value for name in _MEDIA_FIELDS) else None
+        agrees = is_object and next(_media_differences(data, window, value), None) is None
+        return CAPTION_JSON if agrees else None
     value = window.get("caption")
     is_text = isinstance(value, str) and bool(value.strip(" .\t\r\n"))
     return "caption" if is_text and "qwen3_32b_rewrite-dense" not in window else None

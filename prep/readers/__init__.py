@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,11 +17,12 @@ __all__ = ["Reader", "open"]
 
 _READERS = {
     "arrow_snapshot": "prep.readers.arrow_snapshot:ArrowSnapshotReader",
+    "lerobot": "prep.readers.lerobot:LeRobotReader",
     "conversations": "prep.readers.conversations:ConversationsReader",
     "sft_jsonl": "prep.readers.sft_jsonl:SftJsonlReader",
     "reasoning_qa": "prep.readers.reasoning_qa:ReasoningReader",
 }
-"""The reader's class for each kind; it is given the manifest."""
+"""The reader's class for each kind; it is given the manifest, and options by name."""
 
 
 class Reader(Protocol):
@@ -31,10 +33,11 @@ class Reader(Protocol):
     def __getitem__(self, index: int) -> Mapping[str, Any]: ...
 
 
-def open(directory: str | Path) -> Reader:
-    """The reader of the prepared dataset at `directory`.
+def open(directory: str | Path, **options: Any) -> Reader:
+    """The reader of the prepared dataset at `directory`; what `options` it takes, its class says.
 
-    Raises UsageError if there is no finished dataset, PrepError if its manifest is broken.
+    Raises UsageError if there is no finished dataset, or for an option that its reader does not have;
+    PrepError if its manifest is broken.
     """
     root = Path(directory)
     if root.exists() and not root.is_dir():
@@ -52,5 +55,13 @@ def open(directory: str | Path) -> Reader:
     if kind not in _READERS:
         raise UsageError(f"{root}: there is no reader for datasets of the kind {kind}.")
     module, _, name = _READERS[kind].partition(":")
-    reader: Reader = getattr(importlib.import_module(module), name)(manifest)
+    kind_of_reader = getattr(importlib.import_module(module), name)
+    known = list(inspect.signature(kind_of_reader).parameters)[1:]
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        raise UsageError(
+            f"{root}: its reader has no option {unknown[0]}.",
+            remedy=f"Its options: {', '.join(known) or 'none'}.",
+        )
+    reader: Reader = kind_of_reader(manifest, **options)
     return reader

@@ -62,11 +62,11 @@ def bilinear(picture: Bytes, height: int, width: int) -> Bytes:
     """
     if picture.shape[:2] == (2 * height, 2 * width):
         return half(picture)
-    planes = np.ascontiguousarray(picture.transpose(2, 0, 1)) / _SCALE
+    planes = np.ascontiguousarray(picture.transpose(2, 0, 1)).astype(np.float32) / _SCALE
     upper, lower, above, below = _places(planes.shape[1], height)
     first, second, left, right = _places(planes.shape[2], width)
     above, below = above[:, None], below[:, None]
-    total = (above * right) * planes[:, upper][..., second]
+    total: Floats = (above * right) * planes[:, upper][..., second]
     total = _fused(above * left, planes[:, upper][..., first], total)
     total = _fused(below * left, planes[:, lower][..., first], total)
     total = _fused(below * right, planes[:, lower][..., second], total)
@@ -75,7 +75,8 @@ def bilinear(picture: Bytes, height: int, width: int) -> Bytes:
 
 def _bytes(values: Floats) -> Bytes:
     """Floats in [0, 1] as bytes, cut and not rounded."""
-    return np.clip(values * _SCALE, 0, _SCALE).astype(np.uint8)
+    cut: Bytes = np.clip(values * _SCALE, 0, _SCALE).astype(np.uint8)
+    return cut
 
 
 def _fused(left: Floats, right: Floats, added: Floats) -> Floats:
@@ -128,7 +129,7 @@ def _weighted(values: Floats, first: NDArray[np.intp], weights: Floats) -> Float
     four is fused.
     """
     weights = weights[..., None, None]
-    total = values[first] * weights[0]
+    total: Floats = values[first] * weights[0]
     taps = len(weights)
     rounded = 1 + (taps - 1) // _TAPS_AT_ONCE * _TAPS_AT_ONCE
     for tap in range(1, rounded):
@@ -160,9 +161,7 @@ def _weights(source: int, target: int) -> Iterator[tuple[int, list[np.float32]]]
         center = _F(float(scale) * (place + 0.5))
         first = max(int(float(center - reach) + 0.5), 0)
         end = min(int(float(center + reach) + 0.5), source)
-        weights = [
-            _cubic(_F((float(_F(tap) - center) + 0.5) * float(inverse))) for tap in range(first, end)
-        ]
+        weights = [_cubic(_F((float(_F(tap) - center) + 0.5) * float(inverse))) for tap in range(first, end)]
         total = functools.reduce(lambda sum_, weight: sum_ + weight, weights, _F(0))
         yield first, [weight / total for weight in weights]
 

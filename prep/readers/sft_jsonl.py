@@ -6,7 +6,7 @@ import hashlib
 import operator
 import random
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,6 +91,12 @@ class SftJsonlReader:
             item["video"] = self._video(item)
         del item["_frames"]
         return item
+
+    def windows(self) -> Iterator[tuple[str, int]]:
+        """Each item's id and the position of its window in its record; no clip is opened."""
+        loaded = self._loaded()
+        for offset, place, number in zip(loaded.offsets, loaded.places, loaded.numbers, strict=True):
+            yield f"{self._record(offset)['uuid']}_w{number}", place
 
     def video(self, index: int) -> NDArray[np.uint8]:
         """The frames of an item as the loader gives them: uint8 [3, T, H, W] RGB. Raises as reading does."""

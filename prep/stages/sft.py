@@ -30,6 +30,7 @@ from prep.stages.sft_plan import FILTERS, Plan
 from prep.stages.sft_prompts import align, is_prompt
 from prep.stages.sft_publish import Publication, is_payload, record_rows, told
 from prep.stages.sft_run import Run
+from prep.stages.sft_tokens import token_counter
 from prep.workspace import Content, Workspace, attempt_path, is_unfinished, ledger_path
 
 __all__ = ["prepare_dataset"]
@@ -84,7 +85,7 @@ def _settled(run: Run, plan: Plan | None = None) -> Result | None:
     if manifest is None or (run.options.refresh and plan is None):
         return None
     if plan is None and run.form != "hub":
-        plan = run.plan()
+        plan = run.plan(facts_only=True)
     changed = _differences(run, manifest, plan)
     if changed:
         if not (run.options.update or run.options.dry_run):
@@ -198,12 +199,15 @@ def _workspace(run: Run) -> Iterator[Workspace]:
 
 
 def _work(run: Run) -> Result:
+    folder = run.options.tokenizer
+    tokens = token_counter(folder) if folder is not None else None  # before anything is begun
     with _workspace(run) as workspace:
         manifest = Manifest.load(run.root)
         plan = run.plan(_commit(run, manifest, workspace))
         # Another run may have finished while we waited, or one was killed while it cleaned up.
         settled = _settled(run, plan)
-        result = settled or _gather_and_publish(run, plan, workspace, manifest)
+        publication = Publication(run, plan, workspace, manifest, tokens)
+        result = settled or _gather_and_publish(publication)
         if result.dataset_id is not None:
             if run.options.prune:
                 result.notes.append(payload.prune(workspace, quiet=run.options.quiet))
@@ -211,16 +215,11 @@ def _work(run: Run) -> Result:
     return result
 
 
-def _gather_and_publish(run: Run, plan: Plan, workspace: Workspace, manifest: Manifest | None) -> Result:
+def _gather_and_publish(publication: Publication) -> Result:
+    run, plan, workspace = publication.run, publication.plan, publication.workspace
     unsure = _pin(run, plan, workspace) if plan.form == "hub" else []
-    if run.is_in_place and (plan.drops() or run.options.limit):
-        lost = sum(plan.drops().values())
-        raise UsageError(
-            f"{run.root} is taken over as it is, and {lost} of its records cannot be kept.",
-            remedy="Give another --out-root, so that the source stays as it is.",
-        )
-    if manifest is not None:
-        payload.seed(workspace, manifest)
+    if publication.before is not None:
+        payload.seed(workspace, publication.before)
     transient, came, size = _gather(run, plan, workspace)
     result = _result(run, plan)
     files = {clip.source for clip in plan.kept() if clip.media} | {*plan.extras.values()}
@@ -237,7 +236,12 @@ def _gather_and_publish(run: Run, plan: Plan, workspace: Workspace, manifest: Ma
         with workspace.held():
             write_table(attempt_path(run.root), list(record_rows(plan, {})), RecordRow)
         return result
-    written, notes = Publication(run, plan, workspace).publish(manifest)
+    if run.is_in_place and publication.changes():
+        raise UsageError(
+            f"{run.root} is taken over as it is, and {', '.join(publication.changes())} would be rewritten.",
+            remedy="Give another --out-root, so that the source stays as it is.",
+        )
+    written, notes = publication.publish()
     result.dataset_id, result.consumption = written.dataset_id, dict(written.document["consumption"])
     result.notes += [*told(result.consumption), *notes, *unsure]
     return result

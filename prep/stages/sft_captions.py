@@ -33,17 +33,19 @@ def captions_plan(
     limit: int | None,
     jobs: int,
     cancel: threading.Event | None = None,
+    facts_only: bool = False,
 ) -> Plan:
     """The clips of `captions/<clip>/caption.{json,txt}` with `videos/<clip>.<ending>`, by name.
 
-    Each becomes one record of one window over the whole clip, with both forms of its caption.
+    Each becomes one record of one window over the whole clip, with both forms of its caption. With
+    `facts_only` no video is opened, and only the source's facts are of use.
     Raises UsageError where there is no caption at all.
     """
     folders = _caption_folders(captions, videos)[:limit]
     findings: list[Finding] = []
     clips = [_clip(row, folder, videos, findings) for row, folder in enumerate(folders, 1)]
     by_row = {clip.row: clip for clip in clips}
-    wanted = [clip.row for clip in clips if not clip.reason]
+    wanted = [clip.row for clip in clips if not (clip.reason or facts_only)]
     for row, header in map_threads(
         lambda row: probed(videos / by_row[row].source), wanted, jobs=jobs, cancel=cancel
     ):

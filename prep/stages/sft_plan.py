@@ -11,7 +11,7 @@ from typing import Any, Final
 from prep.clip_header import ClipHeader
 from prep.errors import FetchError
 from prep.findings import Finding
-from prep.layouts.sft_jsonl import record_line
+from prep.layouts.sft_jsonl import parsed, record_line
 
 __all__ = ["FILTERS", "Clip", "Plan"]
 
@@ -26,7 +26,8 @@ class Clip:
     """One source record. `reason` is empty as long as it may be kept.
 
     `row` counts from 1; `source` names its video within the source; `media` is the video's path
-    below the split's folder; `line` is the record as the source has it, if it is kept as it is.
+    below the split's folder; `line` is the record as the source has it, if it is kept as it is, and
+    `record` is then empty, so that a million of them fit into memory.
     """
 
     row: int
@@ -45,6 +46,10 @@ class Clip:
     def path(self) -> str:
         """The video's path in the dataset; empty for one that is named by a URI."""
         return f"{self.split}/{self.media}" if self.media else ""
+
+    def data(self) -> dict[str, Any]:
+        """The record itself; only of a clip that is kept."""
+        return parsed(self.line) if self.line is not None else self.record
 
     def text(self) -> bytes:
         """The record's line in the JSONL, with its newline."""

@@ -13,13 +13,15 @@ from prep.layouts.sft_windows import CAPTION_JSON, caption_text
 
 __all__ = ["Aligned", "align", "is_prompt"]
 
+_SHOWN = 60
+
 
 @dataclass(slots=True)
 class Aligned:
-    """The prompt files as they are to be: all of them, and which of them change or cannot."""
+    """The prompt files as they are to be: all, the new texts of those that change, those that cannot."""
 
     files: dict[str, bytes] = field(default_factory=dict)
-    changed: list[str] = field(default_factory=list)
+    changed: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
 
     def notes(self, *, dry_run: bool) -> list[str]:
@@ -28,7 +30,8 @@ class Aligned:
             return ["--align-prompts: there are no inference prompts"]
         verb = "would be set" if dry_run else "set"
         notes = [f"prompts {verb} to the structured caption: {len(self.changed)} of {len(self.files)}"]
-        notes += [f"{name}: the prompt {verb}" for name in self.changed] if dry_run else []
+        if dry_run:
+            notes += [f"{name}: the prompt {verb}: {_shown(text)}" for name, text in self.changed.items()]
         return notes + [f"{name}: its clip has no usable caption.json" for name in self.missing]
 
 
@@ -56,8 +59,13 @@ def align(paths: Iterable[str], names: Mapping[str, str], locate: Any) -> Aligne
         record["prompt"] = caption
         aligned.files[path] = json.dumps(record, indent=4, ensure_ascii=False).encode()
         if aligned.files[path] != data:
-            aligned.changed.append(path)
+            aligned.changed[path] = caption
     return aligned
+
+
+def _shown(text: str) -> str:
+    """The beginning of a prompt, with its length in characters."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
 
 
 def _caption(path: str, names: Mapping[str, str], locate: Any) -> str | None:

@@ -13,7 +13,7 @@ from prep import __version__
 from prep.clip_header import ClipHeader, read_header
 from prep.errors import PrepError
 from prep.files import disk_errors, sync_folder, write_whole
-from prep.layouts.sft_consumption import Consumption
+from prep.layouts.sft_consumption import Consumption, TokenCount
 from prep.layouts.sft_jsonl import LINES, SPLITS, SUMMARY, is_media
 from prep.layouts.sft_windows import CAPTION_JSON
 from prep.manifest import MANIFEST, FileRow, Manifest, RecordRow
@@ -22,7 +22,6 @@ from prep.recipe import canonical_json
 from prep.stages.payload import Store, place
 from prep.stages.sft_plan import Clip, Plan
 from prep.stages.sft_prompts import Aligned, align, is_prompt
-from prep.stages.sft_tokens import token_counter
 from prep.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -43,18 +42,20 @@ class Publication:
     run: Run
     plan: Plan
     workspace: Workspace
+    before: Manifest | None
+    tokens: TokenCount | None = None
 
-    def publish(self, before: Manifest | None) -> tuple[Manifest, list[str]]:
+    def publish(self) -> tuple[Manifest, list[str]]:
         """Move clips, write the views, and write the manifest last; with what a user should know."""
-        run, workspace = self.run, self.workspace
+        run, workspace, before = self.run, self.workspace, self.before
         earlier = [row.path for row in before.files() if row.role == "view"] if before is not None else []
         with workspace.held():
             (run.root / MANIFEST).unlink(missing_ok=True)
             place(workspace, self._wanted(), Store.look(workspace, is_payload))
-        consumption = self._consumption()
         aligned = run.request(before)["align_prompts"]
         prompts, lines = self._prompts(aligned=aligned), self._lines()
         views = {**lines, **self._summaries(), **prompts.files}
+        consumption = self._consumption(lines)
         with workspace.held():
             files = [self._view(path, data) for path, data in views.items()]
             for path in (*earlier, *self._known_views()):
@@ -62,9 +63,18 @@ class Publication:
                     (run.root / path).unlink(missing_ok=True)
             sync_folder(run.root)
             rows = sorted([*files, *self._payload()], key=lambda row: row.path)
-            facts = self._facts(consumption, before)
+            facts = self._facts(consumption)
             manifest = Manifest.write(run.root, facts, rows, list(record_rows(self.plan, self._digests())))
         return manifest, prompts.notes(dry_run=False) if aligned else []
+
+    def changes(self) -> list[str]:
+        """The JSONL files of which the disk holds another text than the plan gives."""
+        root = self.run.root
+        return [
+            path
+            for path, data in self._lines().items()
+            if not (root / path).is_file() or (root / path).read_bytes() != data
+        ]
 
     def _digests(self) -> dict[str, str]:
         """The sha256 of each source's content."""
@@ -137,17 +147,26 @@ class Publication:
                 sync_folder(target.parent)
         return FileRow(path, len(data), hashlib.sha256(data).hexdigest(), "computed", "view")
 
-    def _consumption(self) -> dict[str, Any]:
-        options, headers = self.run.options, self._headers()
-        tokens = token_counter(options.tokenizer) if options.tokenizer is not None else None
-        counted: dict[str, Any] = {}
+    def _consumption(self, lines: Mapping[str, bytes]) -> dict[str, Any]:
+        headers, counted = self._headers(), dict[str, Any]()
         for split, clips in _by_split(self.plan.kept()).items():
-            counts = Consumption(self.run.loader, tokens)
+            counts = Consumption(self.run.loader, self.tokens)
             for clip in clips:
-                counts.take(clip.record, headers.get(clip.path))
-            counted[split] = counts.as_dict()
+                counts.take(clip.data(), headers.get(clip.path))
+            counted[split] = counts.as_dict() | self._tokens_before(split, lines)
         trained = counted.get(SPLITS[0], {}).get("records_kept", 0)
         return {"samples": trained, "num_video_frames": self.run.loader.num_video_frames, "splits": counted}
+
+    def _tokens_before(self, split: str, lines: Mapping[str, bytes]) -> dict[str, Any]:
+        """The figures of an earlier run's tokenizer, where none is given now and the lines are the same."""
+        if self.tokens is not None or self.before is None:
+            return {}
+        path = f"{split}/{LINES}"
+        digests = {row.path: row.sha256 for row in self.before.files()}
+        if digests.get(path) != hashlib.sha256(lines[path]).hexdigest():
+            return {}
+        known = self.before.document["consumption"].get("splits", {}).get(split, {})
+        return {name: known[name] for name in ("captions_over_limit", "max_caption_tokens") if name in known}
 
     def _headers(self) -> dict[str, ClipHeader]:
         """What each clip's file states; a file whose header is broken is counted by its record."""
@@ -165,9 +184,11 @@ class Publication:
         )
         return {clips[at].path: header for at, header in found if header is not None}
 
-    def _facts(self, consumption: Mapping[str, Any], before: Manifest | None) -> dict[str, Any]:
+    def _facts(self, consumption: Mapping[str, Any]) -> dict[str, Any]:
         run, plan = self.run, self.plan
-        kept, request = len(plan.kept()), run.request(before)
+        kept, request = len(plan.kept()), run.request(self.before)
+        if not all("captions_over_limit" in counts for counts in consumption["splits"].values()):
+            request["tokenizer"] = None
         inputs = {
             "recipe": run.recipe.sha256,
             "request": request,

@@ -19,6 +19,7 @@ from prep.stages.sft_curator import curator_plan
 from prep.stages.sft_options import SftOptions
 from prep.stages.sft_plan import Plan
 from prep.stages.sft_split import hold_out
+from prep.stages.sft_tokens import tokenizer_sha256
 from prep.stages.sft_tree import hub_plan, tree_folder, tree_plan
 
 __all__ = ["Run"]
@@ -97,7 +98,7 @@ class Run:
             "num_video_frames": self.loader.num_video_frames,
             "min_short_edge": self.loader.min_short_edge,
             "align_prompts": options.align_prompts or bool(was.get("align_prompts")),
-            "tokenizer": _tokenizer_sha256(options.tokenizer) if options.tokenizer else was.get("tokenizer"),
+            "tokenizer": tokenizer_sha256(options.tokenizer) if options.tokenizer else was.get("tokenizer"),
             **built,
         }
 
@@ -108,8 +109,11 @@ class Run:
         pinned = f"@{self.part.revision}" if self.part.revision else ""
         return self.options.source or f"{self.part.repo}{pinned}"
 
-    def plan(self, commit: str | None = None) -> Plan:
-        """Read the source; `commit` is the one that an earlier run had of an unpinned repository."""
+    def plan(self, commit: str | None = None, *, facts_only: bool = False) -> Plan:
+        """Read the source; `commit` is the one that an earlier run had of an unpinned repository.
+
+        With `facts_only` no clip is opened: enough to see whether the source has changed.
+        """
         options, place = self.options, self.place
         if self.form == "hub":
             return hub_plan(self.asked(), commit, self.part, options)
@@ -128,10 +132,17 @@ class Run:
             videos = _given(self.recipe, options.videos, "videos")
             assert videos is not None
             plan = captions_plan(
-                place, videos, self.loader, limit=options.limit, jobs=options.jobs, cancel=options.cancel
+                place,
+                videos,
+                self.loader,
+                limit=options.limit,
+                jobs=options.jobs,
+                cancel=options.cancel,
+                facts_only=facts_only,
             )
-        self._missing(plan)
-        self._split(plan)
+        if not facts_only:
+            self._missing(plan)
+            self._split(plan)
         return plan
 
     def _missing(self, plan: Plan) -> None:
@@ -171,13 +182,6 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
     if pattern is not None and not pattern.groups:
         raise UsageError(f"--group {text!r} has no group.", remedy="Put the source's part in ( ).")
     return pattern
-
-
-def _tokenizer_sha256(folder: Path) -> str:
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise UsageError(f"{folder} holds no tokenizer.json.", remedy="Give the folder of a tokenizer.")
-    return sha256_of(path)
 
 
 def _source(recipe: Recipe, part: Split, options: SftOptions) -> tuple[str, Path | None]:

@@ -6,8 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from prep.errors import EnvironmentLacksError, UsageError
+from prep.files import sha256_of
 
-__all__ = ["token_counter"]
+__all__ = ["token_counter", "tokenizer_sha256"]
+
+
+def tokenizer_sha256(folder: Path) -> str:
+    """The digest of a tokenizer's file, by which a manifest names it; raises UsageError without one."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise UsageError(f"{folder} holds no tokenizer.json.", remedy="Give the folder of a tokenizer.")
+    return sha256_of(path)
 
 
 def token_counter(folder: Path) -> Callable[[str], int]:
@@ -16,6 +25,7 @@ def token_counter(folder: Path) -> Callable[[str], int]:
     The sentences on duration and resolution that upstream appends to prose are not counted. Raises
     EnvironmentLacksError without `transformers`, UsageError for a folder without a usable tokenizer.
     """
+    tokenizer_sha256(folder)
     try:
         from transformers import AutoTokenizer  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from prep import hub, schemas
 from prep.errors import FetchError, UsageError
 from prep.files import sha256_of
+from prep.findings import Finding, found
 from prep.layouts.sft_jsonl import EXTRA_FOLDERS, LINES, SPLITS, find_lines, parsed, read_lines, resolved
 from prep.recipe import Split
 from prep.stages.sft_captions import located_in
@@ -35,7 +37,7 @@ def tree_folder(folder: Path, part: Split) -> Path:
 
 def tree_plan(folder: Path, limit: int | None) -> Plan:
     """The records of a local tree."""
-    clips, facts = _read(find_lines(folder), limit, {"kind": "local"})
+    clips, facts, findings = _read(find_lines(folder), limit, {"kind": "local"})
     names = (
         path.relative_to(folder).as_posix()
         for split in SPLITS
@@ -43,7 +45,8 @@ def tree_plan(folder: Path, limit: int | None) -> Plan:
         for path in sorted((folder / split).rglob("*"))
         if path.is_file()
     )
-    return Plan("tree", clips, facts, located_in(folder), extras=_extras(names, clips, limit))
+    extras = _extras(names, clips, limit)
+    return Plan("tree", clips, facts, located_in(folder), extras=extras, findings=findings)
 
 
 def hub_plan(source: str, commit: str | None, part: Split, options: SftOptions) -> Plan:
@@ -70,7 +73,7 @@ def hub_plan(source: str, commit: str | None, part: Split, options: SftOptions) 
         "asked": asked,
         "commit": listing.commit,
     }
-    clips, facts = _read(paths, options.limit, origin)
+    clips, facts, findings = _read(paths, options.limit, origin)
 
     def locate(name: str) -> Path:
         if name not in names and listing.verified:
@@ -80,24 +83,41 @@ def hub_plan(source: str, commit: str | None, part: Split, options: SftOptions) 
     sizes = {name: listing.files[full].size or 0 for name, full in names.items()}
     extras = _extras(sorted(names), clips, options.limit)
     return Plan(
-        "hub", clips, facts, locate, extras=extras, sizes=sizes, is_verified=listing.verified, is_far=True
+        "hub",
+        clips,
+        facts,
+        locate,
+        extras=extras,
+        findings=findings,
+        sizes=sizes,
+        is_far=True,
+        is_verified=listing.verified,
     )
 
 
 def _read(
     paths: Mapping[str, Path], limit: int | None, origin: Mapping[str, Any]
-) -> tuple[list[Clip], list[dict[str, Any]]]:
-    """The clips of each split's JSONL, as they stand, and the facts of the files."""
+) -> tuple[list[Clip], list[dict[str, Any]], list[Finding]]:
+    """The clips of each split's JSONL, the facts of the files, and what was borne in reading them."""
     clips: list[Clip] = []
-    facts = []
+    facts, findings = [], []
     for split, path in paths.items():
+        taken, blank = 0, 0
         for line in read_lines(path):
-            if limit is not None and line.number > limit:
+            # Borne in a source; upstream's parser would stop at each of them.
+            data = line.data.removeprefix(BOM_UTF8) if line.number == 1 else line.data
+            if not data.strip():
+                blank += 1
+                continue
+            if taken == limit:
                 break
-            clips.append(_clip(len(clips) + 1, split, line.number, line.data))
+            taken += 1
+            clips.append(_clip(len(clips) + 1, split, line.number, data.rstrip(b"\r")))
         name = f"{split}/{LINES}.gz" if path.name.endswith(".gz") else f"{split}/{LINES}"
         facts.append({**origin, "file": name, "size": path.stat().st_size, "sha256": sha256_of(path)})
-    return clips, facts
+        if blank:
+            findings.append(found("TAB009", name, f"{blank} blank lines are left out"))
+    return clips, facts, findings
 
 
 def _clip(row: int, split: str, number: int, data: bytes) -> Clip:
@@ -112,7 +132,7 @@ def _clip(row: int, split: str, number: int, data: bytes) -> Clip:
     if breaches:
         pointer, message = breaches[0]
         return clip.drop("bad_record", f"{place}: {pointer}: {message}")
-    clip.uuid, clip.record = record["uuid"], record
+    clip.uuid = record["uuid"]
     path = resolved(split, record["vision_path"])
     if path is None:
         return (

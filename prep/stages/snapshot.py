@@ -100,7 +100,11 @@ def _work(run: SnapshotRun) -> Result:
     made = [folder for folder in (run.hidden, *run.hidden.parents) if not folder.exists()]
     try:
         with Workspace(run.hidden, wait=run.options.wait, cancel=run.options.cancel) as workspace:
-            result = _held(run, workspace)
+            try:
+                result = _held(run, workspace)
+            finally:
+                with suppress(OSError):  # not empty, or not there; only the holder may look
+                    run.whole.rmdir()
             if result.dataset_id is not None:
                 result.notes.extend(unused_note(run, prune=run.options.prune))
                 workspace.clear()
@@ -111,7 +115,7 @@ def _work(run: SnapshotRun) -> Result:
 
 def _leave_no_trace(run: SnapshotRun, made: list[Path]) -> None:
     """Remove the hidden folder when nothing is in it to go on from, and what was made for it."""
-    for folder in (run.whole, run.hidden / STATE, run.hidden, *made):
+    for folder in (run.hidden / STATE, run.hidden, *made):
         with suppress(OSError):  # not empty: the next run goes on from there, or another one holds it
             folder.rmdir()
 
@@ -200,7 +204,9 @@ def _build(run: SnapshotRun, workspace: Workspace, source: Source, *, mends: boo
 def _check_space(run: SnapshotRun, sizes: Mapping[str, int], names: list[str]) -> None:
     """A snapshot is about as large as its parquet; a few files of that are there beside it."""
     waiting = 3 * max((sizes[name] for name in names), default=0) if run.is_remote() else 0
-    payload.check_space(run.hidden, sum(sizes[name] for name in names) + waiting, len(names) + 16)
+    built = sum(path.stat().st_size for path in run.whole.iterdir()) if run.whole.is_dir() else 0
+    need = max(sum(sizes[name] for name in names) + waiting - built, 0)
+    payload.check_space(run.hidden, need, len(names) + 16)
 
 
 def _result(run: SnapshotRun, workspace: Workspace, shards: list[Sealed]) -> Result:

@@ -17,7 +17,7 @@ from prep.errors import EnvironmentLacksError, PrepError
 from prep.log import logger
 from prep.upstream.checkout import Lock, complete_root, installed_root, load_lock, verify
 
-__all__ = ["Upstream", "import_upstream", "locate_upstream"]
+__all__ = ["Upstream", "import_upstream", "locate_upstream", "upstream_errors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,18 @@ def _differing(lock: Lock, root: Path) -> Iterator[str]:
         path = root / entry.path
         if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != entry.sha256:
             yield entry.path
+
+
+@contextlib.contextmanager
+def upstream_errors(doing: str) -> Iterator[None]:
+    """What code of others raises of data that it cannot read, as PrepError."""
+    try:
+        yield
+    except (RuntimeError, ValueError, AssertionError, OSError, LookupError) as error:
+        said = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise PrepError(
+            f"The reference could not {doing}: {said}.", remedy="`prep validate` says what is wrong."
+        ) from error
 
 
 @contextlib.contextmanager

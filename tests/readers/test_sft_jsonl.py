@@ -15,7 +15,7 @@ import pytest
 import prep
 from prep.clip_header import read_header
 from prep.errors import PrepError, UsageError
-from prep.layouts.sft_windows import Loader, choose_frames, scaling
+from prep.layouts.sft_windows import Loader, caption_key, caption_text, choose_frames, scaling
 from prep.manifest import Manifest
 from prep.readers.sft_jsonl import SftJsonlReader
 from prep.resources import data_folder
@@ -152,6 +152,52 @@ def test_the_bridge_line_gives_the_text_that_upstream_trains_on(real_data: Path,
 
 
 UPSTREAM_BRIDGE = "721952360450341f"
+
+
+def mixed_records() -> list[dict[str, Any]]:
+    """Records of every sort that upstream's filters and caption choice tell apart."""
+    draw = random.Random(5)
+    keys = ["caption", "caption_json", "qwen3_32b_rewrite-dense", "qwen3p5_397b_dense"]
+    records = []
+    for number in range(400):
+        windows = []
+        for _ in range(draw.choice([0, 1, 1, 2, 3])):
+            start = draw.randint(0, 40)
+            end = start + draw.choice([20, 59, 60, 61, 90])
+            window = {"start_frame": start, "end_frame": end, "temporal_interval": draw.choice([1, 1, 2])}
+            if draw.random() < 0.8:
+                window[draw.choice(keys)] = f"T {number}.. "
+            windows.append(window)
+        changes = {"duration": draw.choice([5, 61.0, 61.2, 30.5]), "width": draw.choice([100, 300])}
+        changes |= {"height": draw.choice([90, 280]), "t2w_windows": windows}
+        records.append(record(f"e{number}", **changes))
+        if draw.random() < 0.05:
+            records[-1]["t2w_windows"] = None
+        if draw.random() < 0.05:
+            del records[-1]["t2w_windows"]
+    return records
+
+
+# Count and digest of (id, key, text) in order, from upstream's own metadata loader and `_select_caption`.
+KEPT = {0: (202, "124fd49047cefeab"), 95: (106, "19f83155674741bf")}
+
+
+@pytest.mark.parametrize("edge", KEPT)
+def test_the_windows_kept_and_their_texts_are_upstreams(edge: int, tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    path = write_lines(tmp_path / "train/video_dataset_file.jsonl", mixed_records())
+    loader = {"min_short_edge": edge}
+    reader = SftJsonlReader(
+        Manifest(tmp_path, {"recipe": {"loader": loader}, "request": {}, "dataset_id": "x"})
+    )
+    by_uuid = {item["uuid"]: item for item in lines(path)}
+    found = []
+    for name, place in reader.windows():
+        window = by_uuid[name.rpartition("_w")[0]]["t2w_windows"][place]
+        key = caption_key(window)
+        assert key is not None
+        found.append([name, key, caption_text(key, window[key])])
+    assert (len(found), digest(json.dumps(found).encode())) == KEPT[edge]
 
 
 def test_one_item_a_kept_window_named_by_its_number_among_them(tmp_path: Path) -> None:

@@ -7,28 +7,34 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prep.errors import EnvironmentLacksError, HeldError, UsageError, WouldChangeError
-from prep.loopback import LoopbackHub
+from prep.errors import HeldError, UsageError, WouldChangeError
+from prep.findings import explain
 from prep.manifest import Manifest
-from prep.recipe import load_recipe
 from prep.workspace import Workspace
 from tests.clips import make_clip
 from tests.commands import PROJECT
-from tests.runs import digests, wait_for
-from tests.sft_trees import FRAMES, bridge_tree, build, lines, real_source, record, source, write_lines
+from tests.runs import digests
+from tests.sft_trees import (
+    FRAMES,
+    bridge_tree,
+    build,
+    lines,
+    real_source,
+    record,
+    settled,
+    source,
+    write_lines,
+)
 
 LINES = "train/video_dataset_file.jsonl"
 BRIDGE = "BridgeData2-Subset-Synthetic-Captions/sft_dataset_bridge"
-REPO = "nvidia/BridgeData2-Subset-Synthetic-Captions"
 
 
 def summary(root: Path, split: str = "train") -> dict[str, Any]:
@@ -36,13 +42,6 @@ def summary(root: Path, split: str = "train") -> dict[str, Any]:
         (root / split / "video_dataset_file.jsonl.summary.json").read_text()
     )
     return document
-
-
-def settled(root: Path) -> dict[str, str]:
-    """Every file of a finished dataset by its digest; nothing of a run may be left."""
-    found = digests(root)
-    assert not any(name.startswith(".prep/") and not name.endswith(".parquet") for name in found), found
-    return found
 
 
 # --- from captions -----------------------------------------------------------------------
@@ -116,6 +115,19 @@ def test_each_drop_has_upstreams_reason(tmp_path: Path) -> None:
     assert manifest is not None
     assert [row.id for row in manifest.records() if row.status == "kept"] == ["good"]
     assert all(row.detail for row in manifest.records() if row.status == "failed")
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("too_few_frames", "SFT008"),
+        ("empty_caption", "SFT012"),
+        ("missing_video", "SFT019"),
+        ("no_frame_count", "SFT015"),
+    ],
+)
+def test_a_reason_leads_to_the_catalogue(reason: str, code: str) -> None:
+    assert explain(reason).startswith(code)
 
 
 def test_rules_of_the_loader_are_no_faults(tmp_path: Path) -> None:
@@ -388,6 +400,17 @@ def test_a_tree_with_a_fault_is_not_rewritten_where_it_stands(tmp_path: Path) ->
     before = digests(root)
     result = build(tmp_path / "data", "bridge", source=str(root))
     assert (result.exit_status, result.failed) == (1, {"missing_video": 1})
+    (root / "train/videos/ep1_clip000.mp4").write_bytes(b"x")
+    path = root / LINES
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    with pytest.raises(UsageError, match="would be rewritten"):
+        build(tmp_path / "data", "bridge", source=str(root), min_coverage=0)
+    path.write_bytes(path.read_bytes()[3:])
+    (root / "train/videos/ep1_clip000.mp4").unlink()
+    with pytest.raises(UsageError, match="would be rewritten"):
+        build(tmp_path / "data", "bridge", source=str(root), min_coverage=0)
+    (root / "train/videos/ep1_clip000.mp4").write_bytes(b"x")
+    (root / "train/videos/ep1_clip000.mp4").unlink()
     assert {name: digest for name, digest in digests(root).items() if not name.startswith(".prep")} == before
 
 
@@ -410,6 +433,17 @@ def test_records_of_a_tree_that_cannot_be_kept(edit: dict[str, Any], reason: str
     assert not (result.root / "train/videos/ep1_clip001.mp4").exists()
 
 
+def test_what_is_borne_in_a_source_is_not_passed_on(tmp_path: Path) -> None:
+    tree = bridge_tree(tmp_path / "src")
+    plain = (tree / LINES).read_bytes()
+    (tree / LINES).write_bytes(b"\xef\xbb\xbf" + plain.replace(b"\n", b"\r\n\r\n"))
+    result = build(tmp_path / "data", "bridge", source=str(tree))
+    assert (result.root / LINES).read_bytes() == plain
+    assert [(item.code, item.message) for item in result.findings] == [
+        ("TAB009", "2 blank lines are left out")
+    ]
+
+
 def test_the_first_records_of_each_split(tmp_path: Path) -> None:
     tree = bridge_tree(tmp_path / "src", val=("ep2_clip000", "ep3_clip000"))
     result = build(tmp_path / "data", "bridge", source=str(tree), limit=1)
@@ -425,7 +459,9 @@ def test_prompts_are_aligned_as_upstreams_script_does(tmp_path: Path) -> None:
     tree = bridge_tree(tmp_path / "src", val=("ep2_clip000", "ep3_clip000"))
     (tree / "val/captions/ep3_clip000/caption.json").write_text("{")
     planned = build(tmp_path / "data", "bridge", source=str(tree), align_prompts=True, dry_run=True)
-    assert "val/inference_prompt/ep2_clip000.json: the prompt would be set" in planned.notes
+    (told,) = (note for note in planned.notes if note.startswith("val/inference_prompt/ep2"))
+    assert 'the prompt would be set: {"subjects": [], "temporal_caption": "Take ep2_clip000.' in told
+    assert told.endswith("… (70 characters)")
     assert not (tmp_path / "data").exists()
     plain = build(tmp_path / "data", "bridge", source=str(tree))
     with pytest.raises(WouldChangeError, match="align_prompts"):
@@ -447,114 +483,6 @@ def test_prompts_are_aligned_as_upstreams_script_does(tmp_path: Path) -> None:
 
 
 UPSTREAM_PROMPT = "5c0b0ae89b71b13d5f78385154d6a63f04ee95358a9876fdd9fa42846de2f0d1"
-
-
-# --- from the Hub ------------------------------------------------------------------------
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
-    """A Hub whose client keeps its cache in the test's folder."""
-    with LoopbackHub() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
-        for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):
-            monkeypatch.delenv(name, raising=False)
-        yield server
-
-
-def publish(hub: LoopbackHub, tree: Path) -> str:
-    files = {
-        f"sft_dataset_bridge/{path.relative_to(tree)}": path for path in tree.rglob("*") if path.is_file()
-    }
-    return hub.add_repo(REPO, files, lfs=("*.mp4", "*.png"))
-
-
-def test_bridge_from_the_hub_is_the_local_one_and_then_opens_no_socket(
-    hub: LoopbackHub, tmp_path: Path
-) -> None:
-    tree = bridge_tree(tmp_path / "src")
-    commit = publish(hub, tree)
-    result = build(tmp_path / "data", "bridge", source=REPO)
-    assert result.dataset_id == build(tmp_path / "local", "bridge", source=str(tree)).dataset_id
-    manifest = Manifest.load(result.root)
-    assert manifest is not None
-    assert {source["commit"] for source in manifest.document["sources"]} == {commit}
-    assert (result.fetched, result.reused) == (7, 0)
-    publish(hub, bridge_tree(tmp_path / "newer", train=("ep9_clip000",)))
-    hub.clear_requests()
-    for options in ({}, {"offline": True}):
-        again = build(tmp_path / "data", "bridge", source=REPO, **options)
-        assert (again.outcome, again.dataset_id) == ("unchanged", result.dataset_id)
-    assert hub.requests == []
-    with pytest.raises(WouldChangeError, match=r"source train/video_dataset_file\.jsonl has changed"):
-        build(tmp_path / "data", "bridge", source=REPO, refresh=True)
-    newer = build(tmp_path / "data", "bridge", source=REPO, refresh=True, update=True)
-    assert [item["uuid"] for item in lines(newer.root / LINES)] == ["ep9_clip000"]
-
-
-def test_the_recipe_pins_its_revision(hub: LoopbackHub, tmp_path: Path) -> None:
-    (split,) = load_recipe("bridge").splits
-    assert (split.repo, split.revision) == (REPO, "40d018ac1c1a2a4b9734f17fdb21f3d933c49a01")
-    publish(hub, bridge_tree(tmp_path / "src"))
-    with pytest.raises(Exception, match="40d018ac"):
-        build(tmp_path / "data", "bridge")
-    assert not (tmp_path / "data").exists()
-
-
-def test_fetched_on_one_machine_and_finished_offline(hub: LoopbackHub, tmp_path: Path) -> None:
-    tree = bridge_tree(tmp_path / "src")
-    publish(hub, tree)
-    first = build(tmp_path / "data", "bridge", source=REPO, download_only=True)
-    assert (first.outcome, first.exit_status) == ("downloaded", 0)
-    assert not (first.root / "manifest.json").exists()
-    hub.clear_requests()
-    second = build(tmp_path / "data", "bridge", source=REPO, offline=True)
-    assert (second.outcome, hub.requests) == ("complete", [])
-    settled(second.root)
-    with pytest.raises(EnvironmentLacksError):
-        build(tmp_path / "never", "bridge", source="nvidia/Nowhere", offline=True)
-
-
-def test_a_file_that_cannot_be_had_now_is_fetched_by_the_next_run_alone(
-    hub: LoopbackHub, tmp_path: Path
-) -> None:
-    tree = bridge_tree(tmp_path / "src")
-    publish(hub, tree)
-    missing = tree / "train/videos/ep1_clip001.mp4"
-    kept = missing.read_bytes()
-    missing.unlink()
-    publish(hub, tree)
-    result = build(tmp_path / "data", "bridge", source=REPO)
-    assert (result.exit_status, result.failed) == (1, {"missing_video": 1})
-    missing.write_bytes(kept)
-    publish(hub, tree)
-    hub.clear_requests()
-    whole = build(tmp_path / "data", "bridge", source=REPO, refresh=True)
-    assert whole.outcome == "complete"
-    fetched = [item.path for item in hub.requests if "/resolve/" in item.path and ".mp4" in item.path]
-    assert {path.rpartition("/")[2] for path in fetched} == {"ep1_clip001.mp4"}
-
-
-def test_a_killed_download_goes_on_where_it_was(hub: LoopbackHub, tmp_path: Path) -> None:
-    names = tuple(f"ep{number}_clip000" for number in range(8))
-    tree = bridge_tree(tmp_path / "src", train=names)
-    publish(hub, tree)
-    whole = settled(build(tmp_path / "whole", "bridge", source=REPO).root)
-    shutil.rmtree(tmp_path / "cache")
-    script = (
-        "import sys; from prep.sft import SftOptions, prepare_sft\n"
-        f"prepare_sft('bridge', sys.argv[1], options=SftOptions(source={REPO!r}, jobs=1))"
-    )
-    out = tmp_path / "data"
-    hub.clear_requests()
-    child = subprocess.Popen([sys.executable, "-c", script, str(out)], cwd=PROJECT, env=dict(os.environ))
-    try:
-        wait_for(lambda: sum("/resolve/" in item.path for item in hub.requests) > 8)
-    finally:
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-    assert settled(build(out, "bridge", source=REPO).root) == whole
 
 
 def test_more_frames_than_the_window_are_told_from_the_file(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from prep.errors import EnvironmentLacksError, FetchError, PrepError, UsageError
 from prep.layouts.arrow_snapshot import safe_name
 from prep.loopback import Fault, FaultKind, LoopbackHub
 from prep.manifest import Manifest
+from prep.preparation import failures
 from prep.snapshots import SnapshotOptions, list_subsets, prepare_snapshots
 from prep.stages.options import Result
 from tests.llava import REPO, Rows, parquet, picture, publish, qwen_rows, row
@@ -162,9 +163,9 @@ def test_bytes_do_not_depend_on_jobs(hub: LoopbackHub, tmp_path: Path) -> None:
         prepare(tmp_path / str(jobs), jobs=jobs, shard_bytes=3000)
         trees.append(files(tmp_path / str(jobs)))
     assert trees[0] == trees[1]
-    state = json.loads((tmp_path / "1" / FOLDER / "train/state.json").read_bytes())
-    made = datasets.load_from_disk(str(tmp_path / "7" / FOLDER / "train"))
-    assert made._fingerprint == state["_fingerprint"]
+    # Caches of map and filter are named by it; `datasets` derives it from the one in state.json.
+    made = [datasets.load_from_disk(str(tmp_path / jobs / FOLDER / "train")) for jobs in ("1", "7")]
+    assert made[0]._fingerprint == made[1]._fingerprint
 
 
 def test_a_finished_snapshot_is_confirmed_without_the_hub(hub: LoopbackHub, tmp_path: Path) -> None:
@@ -242,9 +243,34 @@ def test_what_the_cache_holds_is_not_fetched(hub: LoopbackHub, tmp_path: Path) -
     assert hub.requests == []
 
 
+@pytest.mark.parametrize("kind", [FaultKind.CUT, FaultKind.WRONG_BYTES])
+def test_a_body_that_is_wrong_once_is_fetched_again(
+    hub: LoopbackHub, tmp_path: Path, kind: FaultKind
+) -> None:
+    publish(hub, {SUBSET: [[row(n) for n in range(20)]]})
+    hub.faults.set("train-00000-of-00001.parquet", Fault(kind, after_bytes=500), times=1)
+    assert prepare(tmp_path / "data").kept == 20
+
+
+@pytest.mark.parametrize("kind", [FaultKind.LFS_POINTER, FaultKind.HTML, FaultKind.UNAVAILABLE])
+def test_another_body_ends_the_run_and_the_next_goes_on(
+    hub: LoopbackHub, tmp_path: Path, kind: FaultKind
+) -> None:
+    publish(hub, {SUBSET: [[row(n) for n in range(20)]]})
+    hub.faults.set("train-00000-of-00001.parquet", Fault(kind))
+    with pytest.raises(FetchError):
+        prepare(tmp_path / "data")
+    hub.faults.clear()
+    assert prepare(tmp_path / "data").kept == 20
+
+
 def test_bytes_that_differ_from_the_listing_are_refused(hub: LoopbackHub, tmp_path: Path) -> None:
     publish(hub, {SUBSET: [[row(n) for n in range(20)]]})
-    hub.faults.set("train-00000-of-00001.parquet", Fault(FaultKind.CUT, after_bytes=500), times=1)
+    hub.faults.set("train-00000-of-00001.parquet", Fault(FaultKind.WRONG_BYTES))
+    with pytest.raises(FetchError) as caught:
+        prepare(tmp_path / "data")
+    assert caught.value.reason == "wrong_bytes"
+    hub.faults.clear()
     assert prepare(tmp_path / "data").kept == 20
 
 
@@ -300,6 +326,8 @@ def test_a_row_that_would_end_training_fails_the_run(
     source.write_bytes(parquet([row(0), row(1, **broken), row(2)]))
     result = prepare(tmp_path / "data", "default", source=str(source))
     assert (result.outcome, result.failed) == ("failed", {reason: 1})
+    _, failed = failures(tmp_path / "data/llava_ov/default/.train.building")
+    assert [(each.row, each.id, each.reason) for each in failed] == [(2, "row 1", reason)]
     dropped = prepare(tmp_path / "data", "default", source=str(source), on_bad_image="drop")
     assert (dropped.outcome, dropped.kept) == ("complete", 2)
     assert [each["id"] for each in raw(tmp_path / "data/llava_ov/default/train")] == ["row 0", "row 2"]

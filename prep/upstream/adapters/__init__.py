@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 
 from prep.comparison import Side
 from prep.errors import UsageError
@@ -22,8 +23,11 @@ REFERENCES = ("cosmos", "lerobot", "tao-daft")
 _ADAPTERS = {
     ("cosmos", "conversations"): "prep.upstream.adapters.conversations",
     ("cosmos", "sft_jsonl"): "prep.upstream.adapters.sft",
+    ("cosmos", "lerobot"): "prep.upstream.adapters.robot",
+    ("tao-daft", "reasoning_qa"): "prep.upstream.adapters.reasoning",
+    ("lerobot", "lerobot"): "prep.upstream.adapters.lerobot",
 }
-"""The module of each reference and kind; its `open_side` is given the manifest."""
+"""The module of each reference and kind: `open_side`, and `our_side` where ours is not just opened."""
 
 
 def open_sides(
@@ -37,30 +41,44 @@ def open_sides(
     manifest = _manifest(directory)
     if index is not None and manifest.document["kind"] != "lerobot":
         raise UsageError("Only robot data has window indices.", remedy="Leave --index out.")
-    ours = prepared_side("ours", manifest)
     named = str(reference)
     if named in REFERENCES:  # `./cosmos` is a directory of that name
-        other = open_reference(manifest, named, index=index)
+        ours, other = _named_sides(manifest, named, index)
     else:
         beside = _manifest(Path(reference))
-        other = prepared_side("reference", beside, beside=manifest.root)
+        ours = prepared_side("ours", manifest, index=index)
+        other = prepared_side("reference", beside, index=index, beside=manifest.root)
     return ours, other, dict(manifest.document["recipe"].get("differences", {}))
+
+
+def _named_sides(manifest: Manifest, name: str, index: str | None) -> tuple[Side, Side]:
+    module = _adapter(manifest, name)
+    if hasattr(module, "our_side"):
+        ours: Side = module.our_side(manifest, index=index)
+    else:
+        ours = prepared_side("ours", manifest, index=index)
+    other: Side = module.open_side(manifest, index=index, ours=ours.reader)
+    return ours, other
 
 
 def open_reference(manifest: Manifest, name: str, *, index: str | None = None) -> Side:
     """The reference of this name for a prepared dataset. Raises as `open_sides` does."""
+    side: Side = _adapter(manifest, name).open_side(manifest, index=index)
+    return side
+
+
+def _adapter(manifest: Manifest, name: str) -> ModuleType:
     kind = manifest.document["kind"]
     module = _ADAPTERS.get((name, kind))
-    if module is None:
-        known = [each for each, of in _ADAPTERS if of == kind]
-        raise UsageError(
-            f"{manifest.root}: {name} is no reference for datasets of the kind {kind}.",
-            remedy=f"There is: {', '.join(known)}, or another prepared directory."
-            if known
-            else "Give another prepared directory.",
-        )
-    side: Side = importlib.import_module(module).open_side(manifest, index=index)
-    return side
+    if module is not None:
+        return importlib.import_module(module)
+    known = [each for each, of in _ADAPTERS if of == kind]
+    raise UsageError(
+        f"{manifest.root}: {name} is no reference for datasets of the kind {kind}.",
+        remedy=f"There is: {', '.join(known)}, or another prepared directory."
+        if known
+        else "Give another prepared directory.",
+    )
 
 
 def _manifest(directory: Path) -> Manifest:

@@ -19,9 +19,9 @@ __all__ = ["CosmosConversations", "open_side"]
 _MODULE = "cosmos_framework.data.reasoner.local_sft_dataset"
 
 
-def open_side(manifest: Manifest, *, index: str | None = None) -> Side:
+def open_side(manifest: Manifest, *, index: str | None = None, ours: Any = None) -> Side:
     """Upstream's `LocalSFTDataset` over the dataset; raises EnvironmentLacksError if it cannot be had."""
-    del index  # conversations have no windows
+    del index, ours  # conversations have no windows, and nothing is drawn
     require("cosmos", CONVERSATIONS)
     module, upstream = import_upstream(_MODULE)
     dataset = module.LocalSFTDataset(

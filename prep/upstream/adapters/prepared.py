@@ -14,9 +14,20 @@ from prep.readers import Reader
 __all__ = ["Rebased", "prepared_side"]
 
 
-def prepared_side(name: str, manifest: Manifest, *, beside: Path | None = None) -> Side:
-    """The dataset's own reader; with `beside`, paths inside it are told as if it lay there."""
-    reader = readers.open(manifest.root)
+def prepared_side(
+    name: str, manifest: Manifest, *, index: str | None = None, beside: Path | None = None
+) -> Side:
+    """The dataset's own reader; with `beside`, paths inside it are told as if it lay there.
+
+    `index` names one of several window indices.
+    """
+    reader: Reader
+    if manifest.document["kind"] == "lerobot":
+        from prep.readers.lerobot import LeRobotReader
+
+        reader = LeRobotReader(manifest, index=index)
+    else:
+        reader = readers.open(manifest.root)
     facts = {"dataset_id": manifest.dataset_id, "kind": manifest.document["kind"]}
     return Side(name, reader if beside is None else Rebased(reader, manifest.root, beside), facts)
 

@@ -16,17 +16,14 @@ CONVERSATIONS: Mapping[str, str] = {
     "attrs": "attrs",
     "omegaconf": "omegaconf",
     "iopath": "iopath",
-    "hydra": "hydra-core",
 }
 """Modules that upstream's reader of conversations imports, with the packages that have them."""
 
 SFT: Mapping[str, str] = {
     **CONVERSATIONS,
     "boto3": "boto3",
-    "transformers": "transformers",
-    "huggingface_hub": "huggingface-hub",
     "pydantic": "pydantic",
-    "numpy": "numpy",
+    "transformers": "transformers",
 }
 """The same for upstream's SFT metadata."""
 
@@ -36,18 +33,14 @@ LEROBOT: Mapping[str, str] = {
     "torch": "torch",
     "torchvision": "torchvision",
     "torchcodec": "torchcodec",
-    "datasets": "datasets",
-    "pandas": "pandas",
-    "av": "av",
-    "jsonlines": "jsonlines",
+    "accelerate": "accelerate",
+    "fsspec": "fsspec",
     "packaging": "packaging",
-    "einops": "einops",
-    "draccus": "draccus",
     "lerobot": _LEROBOT if sys.version_info < (3, 12) else "lerobot[dataset]>=0.6",
 }
-"""lerobot and what its datasets import."""
+"""lerobot, and what its datasets import beside the packages that `prep` itself needs."""
 
-ROBOT: Mapping[str, str] = {**LEROBOT, "scipy": "scipy", "accelerate": "accelerate", "loguru": "loguru"}
+ROBOT: Mapping[str, str] = {**LEROBOT, "scipy": "scipy", "loguru": "loguru"}
 """The same for upstream's DROID and LIBERO readers, which read through lerobot."""
 
 

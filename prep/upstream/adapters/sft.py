@@ -29,9 +29,9 @@ _NOTES = {
 }
 
 
-def open_side(manifest: Manifest, *, index: str | None = None) -> Side:
+def open_side(manifest: Manifest, *, index: str | None = None, ours: Any = None) -> Side:
     """Upstream's metadata of the train split; raises EnvironmentLacksError if it cannot be had."""
-    del index  # the windows stand in the records
+    del index, ours  # the windows stand in the records
     require("cosmos", SFT)
     module, upstream = import_upstream(_MODULE)
     loader = Loader.of(manifest.document["recipe"], manifest.document["request"])
