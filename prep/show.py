@@ -43,13 +43,14 @@ def sample_text(reader: Reader, index: int) -> str:
     """The sample's id, fields, media and turns, as text."""
     sample = reader[index]
     lines = [f"sample {index} of 0 to {len(reader) - 1}: {sample.get('id', index)}"]
+    lines.extend(
+        f"{key}: {len(data)} bytes, {sample['path']}" for key, data in sample.get("media", {}).items()
+    )
     for key, value in sample.items():
-        if key == "media":
-            lines.extend(f"{name}: {len(data)} bytes, {sample['path']}" for name, data in value.items())
-        elif key in ("texts", "messages"):
+        if key in ("texts", "messages"):
             for turn in value:
                 lines.extend(f"{turn['role']}: {_block_text(block)}" for block in _blocks(turn["content"]))
-        elif key not in ("id", "path") or (key == "path" and "media" not in sample):
+        elif key not in ("id", "media") and not (key == "path" and "media" in sample):
             lines.append(f"{key}: {_field_text(value)}")
     return "\n".join(lines)
 

@@ -15,6 +15,7 @@ from prep.documents import BrokenDocumentError
 from prep.errors import PrepError
 from prep.files import sha256_of, size_of
 from prep.findings import Finding, Report, found
+from prep.folders import folders_below
 from prep.layouts.disk import check_disk
 from prep.layouts.reasoning_qa import FORMATS, MEDIA, Sampling
 from prep.layouts.reasoning_qa_checks import Annotation, Scan, format_of
@@ -35,27 +36,17 @@ Emit = Callable[[Finding], None]
 Level = Literal["quick", "standard", "deep"]
 Files = list[tuple[Path, str, Path | None]]
 
-_DEEPEST = 2
 _REMEDY = "Run the prepare command again with --update: what differs from its source is made anew."
 
 
 def find_reasoning_trees(path: Path) -> list[str]:
     """Folders with annotation files, at `path` and up to two below it, as relative paths, sorted."""
-    return sorted(_trees_below(path, "", 0))
+    return folders_below(path, _holds_annotations)
 
 
-def _trees_below(path: Path, below: str, depth: int) -> Iterator[str]:
-    folder = path / below
-    if not os.access(folder, os.R_OK) or not folder.is_dir():
-        return
-    with os.scandir(folder) as entries:
-        names = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
-    files = (name for name, is_folder in names.items() if name.endswith(".json") and not is_folder)
-    if any(is_annotation(folder / name) for name in files):
-        yield below
-    elif depth < _DEEPEST:
-        for name in (name for name, is_folder in names.items() if is_folder and not name.startswith(".")):
-            yield from _trees_below(path, f"{below}/{name}".lstrip("/"), depth + 1)
+def _holds_annotations(folder: Path) -> bool:
+    files = (file for file in sorted(folder.iterdir()) if file.suffix == ".json" and file.is_file())
+    return any(is_annotation(file) for file in files)
 
 
 def is_annotation(path: Path) -> bool:

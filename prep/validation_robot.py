@@ -11,6 +11,7 @@ from typing import Any
 from prep.errors import PrepError
 from prep.files import sha256_of
 from prep.findings import Finding, Report, found
+from prep.folders import folders_below
 from prep.layouts.lerobot import version_of
 from prep.layouts.lerobot_checks import Level, check_root
 from prep.proof import Proof
@@ -20,34 +21,13 @@ from prep.windows import WindowIndex
 
 __all__ = ["RobotCheck", "find_roots"]
 
-_DEEPEST = 2  # institutions stand two folders below a dataset
 
 Emit = Callable[[Finding], None]
 
 
 def find_roots(path: Path) -> list[str]:
     """The LeRobot roots at `path` and up to two folders below it, as relative paths, sorted."""
-    return sorted(_roots_below(path, "", 0))
-
-
-def _roots_below(path: Path, below: str, depth: int) -> Iterator[str]:
-    folder = path / below
-    if version_of(folder) is not None:
-        yield below
-        return
-    if depth == _DEEPEST or not os.access(folder, os.R_OK):
-        return
-    with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if _is_folder(entry) and entry.name[0] != ".")
-    for name in names:
-        yield from _roots_below(path, f"{below}/{name}".lstrip("/"), depth + 1)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False  # a link that leads in a circle
+    return folders_below(path, lambda folder: version_of(folder) is not None)
 
 
 @dataclass(slots=True)

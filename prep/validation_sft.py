@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +15,7 @@ from prep.clip_header import ClipHeader, read_header
 from prep.content import Digests, Work, check_content, check_same_content
 from prep.errors import PrepError
 from prep.findings import Finding, Report, found
+from prep.folders import folders_below
 from prep.layouts.disk import check_disk
 from prep.layouts.repeats import THRESHOLDS as REPEATS
 from prep.layouts.sft_consumption import Consumption
@@ -42,7 +42,6 @@ __all__ = ["SftCheck", "check_sft_file", "find_sft_trees", "is_sft_tree", "sft_f
 
 Emit = Callable[[Finding], None]
 Level = Literal["quick", "standard", "deep"]
-_DEEPEST: Final = 2
 _PART: Final = 4096
 """Records whose files are looked at together."""
 
@@ -57,8 +56,8 @@ def sft_files(path: Path) -> list[str]:
         return [file.relative_to(path).as_posix() for file in split.values()]
     if not path.is_dir():
         return []
-    names = sorted(entry.name for entry in os.scandir(path) if entry.is_file())
-    return [name for name in names if name.endswith((".jsonl", ".jsonl.gz")) and _has_records(path / name)]
+    files = sorted(file for file in path.iterdir() if file.name.endswith((".jsonl", ".jsonl.gz")))
+    return [file.name for file in files if file.is_file() and _has_records(file)]
 
 
 def _has_records(path: Path) -> bool:
@@ -76,19 +75,7 @@ def is_sft_tree(path: Path) -> bool:
 
 def find_sft_trees(path: Path) -> list[str]:
     """Directories of this kind, at `path` and up to two below it, as relative paths, sorted."""
-    return sorted(_trees_below(path, "", 0))
-
-
-def _trees_below(path: Path, below: str, depth: int) -> Iterator[str]:
-    folder = path / below
-    if not folder.is_dir() or not os.access(folder, os.R_OK):
-        return
-    if is_sft_tree(folder):
-        yield below
-    elif depth < _DEEPEST:
-        for name in sorted(entry.name for entry in folder.iterdir() if entry.is_dir()):
-            if not name.startswith("."):
-                yield from _trees_below(path, f"{below}/{name}".lstrip("/"), depth + 1)
+    return folders_below(path, is_sft_tree)
 
 
 def check_sft_file(path: Path, report: Report, *, level: Level = "quick", jobs: int = 1) -> int:

@@ -203,8 +203,8 @@ def test_a_second_run_is_refused_while_one_works(hub: LoopbackHub, runs: Runs, t
     hub.faults.set("train-00000-of-00003.parquet", Fault(FaultKind.SLOW, seconds=3.0), times=1)
     out = tmp_path / "out"
     first = runs.start(out)
-    lock = out / Path(BELOW["arrow"]).parent / ".train.building/.prep/lock"
-    while not lock.exists():
+    whole = out / Path(BELOW["arrow"]).parent / ".train.building/whole"
+    while not whole.exists():  # empty as yet: the refused run must leave it
         time.sleep(0.01)
     status, said = ended(runs.start(out))
     assert status == 3

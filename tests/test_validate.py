@@ -377,7 +377,6 @@ LAYOUTS: dict[str, tuple[dict[str, str], str, str]] = {
     "saved dataset": ({"state.json": "{}", "dataset_info.json": "{}"}, "Dataset saved", "load_from_disk"),
     "saved datasets": ({"dataset_dict.json": '{"splits": ["train"]}'}, "train", "load_from_disk"),
     "parquet": ({"data/train-00000-of-00001.parquet": "PAR1"}, "parquet", "prep prepare"),
-    "windows": ({"train/video_dataset_file.jsonl": '{"uuid": "a", "t2w_windows": []}\n'}, "SFT", ""),
     "table": ({"videophy2_training.csv": "a\n"}, "videophy2_training.csv", "prep videophy2 --split train"),
     "own table": ({"mine.csv": "a\n"}, "mine.csv", "prep prepare"),
 }

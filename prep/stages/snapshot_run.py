@@ -135,12 +135,18 @@ class SnapshotRun:
             "complete",
             rows=sum(sealed.records for sealed in shards),
             kept=kept,
-            failed=dict(sorted(drops.items())),
+            failed=lost_rows(drops),
             consumption=consumption(kept, drops),
             findings=findings,
-            notes=[f"subset {self.subset!r}"],
+            notes=self._notes(drops),
             files_unit="parquet files",
         )
+
+    def _notes(self, drops: Mapping[str, int]) -> list[str]:
+        """The subset's own name, and what upstream's filter leaves out: those rows are no loss."""
+        left_out = [f"{drops[reason]} {reason}" for reason in FILTERED if drops.get(reason)]
+        told = [f"left out as upstream's own filter does: {', '.join(left_out)}"] if left_out else []
+        return [f"subset {self.subset!r}", *told]
 
     def fail_empty(self, result: Result) -> None:
         """Say that nothing was kept, which is an error."""
@@ -159,13 +165,13 @@ class SnapshotRun:
             "unchanged",
             rows=counts["rows"],
             kept=counts["kept"],
-            failed=dict(drops),
+            failed=lost_rows(drops),
             consumption=dict(document["consumption"]),
             dataset_id=manifest.dataset_id,
-            notes=[f"subset {self.subset!r}"],
+            notes=self._notes(drops),
             files_unit="parquet files",
         )
-        lost = sum(count for reason, count in drops.items() if reason not in FILTERED)
+        lost = sum(result.failed.values())
         if lost and self.options.on_bad_image == "fail":
             failed = (row for row in manifest.records() if row.reason and row.reason not in FILTERED)
             result.failures = [row for row, _ in zip(failed, range(FAILURES_SHOWN), strict=False)]
@@ -173,6 +179,11 @@ class SnapshotRun:
             result.message = f"Finished without {lost} of {counts['rows']} rows, which cannot be trained on."
             result.remedy = "Give the --on-bad-image drop by which that was accepted."
         return result
+
+
+def lost_rows(drops: Mapping[str, int]) -> dict[str, int]:
+    """The rows, by reason, that upstream would have trained on and cannot."""
+    return {reason: count for reason, count in sorted(drops.items()) if reason not in FILTERED}
 
 
 def consumption(kept: int, drops: Mapping[str, int]) -> dict[str, Any]:

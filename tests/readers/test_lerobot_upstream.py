@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +215,7 @@ def digests(samples: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     version = av.library_versions["libavcodec"]
     if version[0] != 62:
         pytest.skip(f"the facts are of FFmpeg 8's encoder and decoder (libavcodec 62), here is {version}")
@@ -228,7 +228,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]
     made = {name: videos_digest(place, ROOTS[name]) for name, place in places.items()}
     if made != VIDEOS:
         pytest.skip(f"the encoder made other videos here ({made}) than those that the facts are of")
-    yield places
+    return places
 
 
 ROOTS = {"droid": ("success", "failure"), "libero": ("",), "libero128": ("",)}
