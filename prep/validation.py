@@ -38,11 +38,13 @@ from prep.validation_reasoning import (
 )
 from prep.validation_robot import find_roots
 from prep.validation_sft import check_sft_file, find_sft_trees, is_sft_tree
+from prep.validation_snapshot import find_snapshots, is_snapshot
 from prep.workspace import held_by, ledger_path
 
 __all__ = ["Level", "validate"]
 
 _CHECKS: Final = {
+    "arrow_snapshot": "prep.validation_snapshot:SnapshotCheck",
     "lerobot": "prep.validation_robot:RobotCheck",
     "reasoning_qa": "prep.validation_reasoning:ReasoningCheck",
     "sft_jsonl": "prep.validation_sft:SftCheck",
@@ -101,7 +103,7 @@ def validate(
     datasets = [*find_datasets(root)] if start.is_dir() else [""]
     if "" not in datasets:
         covered = {name.split("/")[0] for name in datasets}
-        foreign = _robot_datasets(root) or find_sft_trees(root) or find_reasoning_trees(root)
+        foreign = next((names for find in _FINDERS if (names := find(root))), [])
         datasets += [name for name in foreign if name.split("/")[0] not in covered and (name or not covered)]
     _check_all(root, datasets, report, options)
     return report
@@ -116,6 +118,10 @@ def _robot_datasets(root: Path) -> list[str]:
     roots = find_roots(root)
     groups = {name.split("/")[0] for name in roots}
     return [""] if roots and groups <= {"", "success", "failure"} else sorted(groups)
+
+
+_FINDERS = (_robot_datasets, find_sft_trees, find_reasoning_trees, find_snapshots)
+"""Trees of other kinds than conversations that no manifest tells of."""
 
 
 def _check_arguments(
@@ -219,6 +225,8 @@ class _Dataset:
             return str(stated or "conversations")
         if find_roots(self.root):
             return "lerobot"
+        if is_snapshot(self.root):
+            return "arrow_snapshot"
         if is_sft_tree(self.root):
             return "sft_jsonl"
         return "reasoning_qa" if find_reasoning_trees(self.root) == [""] else "conversations"

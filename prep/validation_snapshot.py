@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from prep.files import sha256_of, size_of
 from prep.findings import Finding, Report, found
+from prep.folders import folders_below
 from prep.images import check_image
 from prep.layouts.arrow_snapshot import INFO, STATE_FILE
 from prep.layouts.arrow_snapshot_checks import Columns, Scan, check_texts, scan_shards, shard_names
@@ -46,20 +47,7 @@ def is_snapshot(folder: Path) -> bool:
 
 def find_snapshots(path: Path) -> list[str]:
     """The saved datasets at `path` and up to three folders below it, as relative paths, sorted."""
-    return sorted(_below(path, "", 0))
-
-
-def _below(path: Path, below: str, depth: int) -> Iterator[str]:
-    folder = path / below
-    if is_snapshot(folder):
-        yield below
-        return
-    if depth == _DEEPEST or not os.access(folder, os.R_OK):
-        return
-    with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-    for name in names:
-        yield from _below(path, f"{below}/{name}".lstrip("/"), depth + 1)
+    return folders_below(path, is_snapshot, deepest=_DEEPEST)
 
 
 @dataclass(slots=True)

@@ -374,7 +374,6 @@ LAYOUTS: dict[str, tuple[dict[str, str], str, str]] = {
         "Hub's cache",
         "prep videophy2 --split val",
     ),
-    "saved dataset": ({"state.json": "{}", "dataset_info.json": "{}"}, "Dataset saved", "load_from_disk"),
     "saved datasets": ({"dataset_dict.json": '{"splits": ["train"]}'}, "train", "load_from_disk"),
     "parquet": ({"data/train-00000-of-00001.parquet": "PAR1"}, "parquet", "prep prepare"),
     "table": ({"videophy2_training.csv": "a\n"}, "videophy2_training.csv", "prep videophy2 --split train"),

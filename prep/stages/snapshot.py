@@ -212,7 +212,7 @@ def _check_space(run: SnapshotRun, sizes: Mapping[str, int], names: list[str]) -
 def _result(run: SnapshotRun, workspace: Workspace, shards: list[Sealed]) -> Result:
     """What the shards add up to, and whether it may be published."""
     result = run.result_of(shards)
-    lost = {reason: count for reason, count in result.failed.items() if reason not in FILTERED}
+    lost = sum(result.failed.values())
     if lost or not result.kept:
         failed = _write_attempt(workspace, shards)
         result.failures = failed[:FAILURES_SHOWN]
@@ -220,9 +220,7 @@ def _result(run: SnapshotRun, workspace: Workspace, shards: list[Sealed]) -> Res
         run.fail_empty(result)
     elif lost and run.options.on_bad_image == "fail":
         result.outcome = "failed"
-        result.message = (
-            f"{sum(lost.values())} of {result.rows} rows cannot be trained on; nothing published."
-        )
+        result.message = f"{lost} of {result.rows} rows cannot be trained on; nothing published."
         result.remedy = (
             f"`prep failures {run.hidden}` lists them; --on-bad-image drop leaves them out, and takes "
             "over all that is made."

@@ -43,8 +43,6 @@ class Source:
             "repo": listing.repo,
             "asked": listing.asked,
             "commit": listing.commit,
-            "verified": listing.verified,
-            "license": listing.license,
         }
 
     def sizes(self) -> Mapping[str, int]:

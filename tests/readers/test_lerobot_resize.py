@@ -108,7 +108,7 @@ def test_bytes_become_minus_one_to_one() -> None:
 
 
 def test_other_tiers_and_sizes_are_refused() -> None:
-    with pytest.raises(UsageError, match="no tier '720'"):
+    with pytest.raises(UsageError, match="no tier 720"):
         check_tier(720)
     with pytest.raises(UsageError, match="No tier fits"):
         closest(1080, 1920)

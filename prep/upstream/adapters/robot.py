@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import operator
+import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from types import ModuleType
 from typing import Any
@@ -73,6 +75,7 @@ def open_side(manifest: Manifest, *, index: str | None = None, ours: Any = None)
     with upstream_errors(f"open {manifest.root}"):
         dataset = getattr(module, kind)(**options)
     facts = {**upstream.facts(), "reader": f"{name}.{kind}", "options": options, "decoder": _decoder()}
+    facts["torch_threads"] = 1
     return Side("cosmos", CosmosWindows(dataset, drawing, _first_rows(reader.found)), facts)
 
 
@@ -177,9 +180,24 @@ class CosmosWindows:
         return sample
 
     def _read(self, place: int) -> Mapping[str, Any]:
-        with upstream_errors(f"read window {place}"):
+        with upstream_errors(f"read window {place}"), _one_thread():
             sample: Mapping[str, Any] = self._dataset[place]
         return sample
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """torch on one thread, as in the workers of a DataLoader: on several it sums resized pixels otherwise."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _records(dataset: Any) -> Iterator[Span]:
