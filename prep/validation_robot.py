@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import orjson
+
+from prep import schemas
 from prep.errors import PrepError
 from prep.files import sha256_of
 from prep.findings import Finding, Report, found
 from prep.folders import folders_below
-from prep.layouts.lerobot import version_of
+from prep.layouts.lerobot import INFO, numbered_files, version_of
 from prep.layouts.lerobot_checks import Level, check_root
+from prep.layouts.lerobot_facts import EPISODES
 from prep.proof import Proof
 from prep.rules import guarded
 from prep.window_lists import WINDOWS_FOLDER, filter_path
 from prep.windows import WindowIndex
 
 __all__ = ["RobotCheck", "find_roots"]
-
 
 Emit = Callable[[Finding], None]
 
@@ -72,8 +76,28 @@ class RobotCheck:
             seed=self.seed,
             report=self.report,
         )
+        told = set()
         for finding in findings:
+            told.add(finding.path)
             self.emit(replace(finding, path=f"{name}/{finding.path}".strip("/")))
+        # A fault that a check of its own has told of is not told a second time by the schema.
+        for path, rule in ((INFO, self._info_schema), (EPISODES, self._columns_schema)):
+            if path not in told:
+                for finding in guarded("schema", path, partial(rule, name)):
+                    self.emit(replace(finding, path=f"{name}/{finding.path}".strip("/")))
+
+    def _info_schema(self, name: str) -> Iterator[Finding]:
+        path = self.root / name / INFO
+        if path.is_file():
+            yield from schemas.broken("lerobot-info", orjson.loads(path.read_bytes()), INFO)
+
+    def _columns_schema(self, name: str) -> Iterator[Finding]:
+        import pyarrow.parquet as pq
+
+        root = self.root / name
+        for relative in numbered_files(root, EPISODES, ".parquet")[:1]:
+            types = {field.name: str(field.type) for field in pq.read_schema(root / relative)}
+            yield from schemas.broken("lerobot-episode-columns", types, relative)
 
     def _sizes(self) -> Iterator[Finding]:
         """The files that the manifest lists: there, of its size, and at deep of its sha256 if stated."""
@@ -104,6 +128,7 @@ class RobotCheck:
                 yield found("WIN001", name, error.message)
                 continue
             self.report.count("window indices")
+            yield from schemas.broken("window-index", index.parameters, name, code="WIN001")
             yield from self._filter(name, index.parameters.get("filter"))
             if self.level != "quick":
                 yield from self._inputs(name, index.parameters)

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from prep import schemas
 from prep.findings import Report
 from prep.robots import RobotOptions, prepare_robots
 from prep.validation import validate
 from prep.validation_robot import find_roots
+from prep.windows import WindowIndex
 from tests.robot_trees import NAME, keep, listing, run
 from tests.robots import DROID, LIBERO, edit_json, edit_table, make_root
 
@@ -198,3 +200,20 @@ def test_the_old_format_is_told_by_its_command(real_data: Path) -> None:
     report = validate(real_data / "g1_lerobot_v21", level="quick")
     assert report.exit_status == 1
     assert "convert_dataset_v21_to_v30" in json.dumps(report.as_dict())
+
+
+def test_what_the_schemas_say_is_asked_where_no_check_has_spoken(tree: Path) -> None:
+    assert "TXT005" not in codes(validate(tree, level="quick"))
+    edit_json(tree / "success/meta/info.json", lambda info: info.update(robot_type=7))
+    report = validate(tree, level="quick")
+    (group,) = [group for group in report.ordered() if group.code == "TXT005"]
+    assert [finding.at() for finding in group.findings] == ["success/meta/info.json:/robot_type"]
+
+
+def test_a_written_filter_and_index_obey_their_schemas(made: Path) -> None:
+    (path,) = (made / "filters").iterdir()
+    assert schemas.is_valid("keep-ranges", json.loads(path.read_bytes()))
+    assert not schemas.is_valid("keep-ranges", {"ILIAD/success/1": [[0, 4]]})
+    for index in (made / "windows").iterdir():
+        assert schemas.is_valid("window-index", WindowIndex.open(index).parameters)
+    assert not schemas.is_valid("window-index", {})
