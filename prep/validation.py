@@ -7,7 +7,6 @@ deep       standard, and every frame decoded, every sha256 computed
 
 from __future__ import annotations
 
-import importlib
 import os
 import random
 from array import array
@@ -19,6 +18,7 @@ from typing import Any, Final, Literal, get_args
 from prep.content import Digests, Work, check_content, check_leakage, check_same_content
 from prep.errors import UsageError
 from prep.findings import Finding, Report, catalogue, found
+from prep.kinds import check_class, foreign_trees, kind_of
 from prep.layouts import envelope as envelopes
 from prep.layouts.conversations import META
 from prep.layouts.conversations_checks import Scanned, Tree, check_conversation_file, media_files, scan
@@ -32,24 +32,13 @@ from prep.recognise import find_datasets, other_layout
 from prep.rules import guarded
 from prep.validation_reasoning import (
     check_annotation_file,
-    find_reasoning_trees,
     is_annotation,
     shared_videos,
 )
-from prep.validation_robot import find_roots
-from prep.validation_sft import check_sft_file, find_sft_trees, is_sft_tree
-from prep.validation_snapshot import find_snapshots, is_snapshot
+from prep.validation_sft import check_sft_file
 from prep.workspace import held_by, ledger_path
 
 __all__ = ["Level", "validate"]
-
-_CHECKS: Final = {
-    "arrow_snapshot": "prep.validation_snapshot:SnapshotCheck",
-    "lerobot": "prep.validation_robot:RobotCheck",
-    "reasoning_qa": "prep.validation_reasoning:ReasoningCheck",
-    "sft_jsonl": "prep.validation_sft:SftCheck",
-}
-"""For each kind but conversations the class that checks a dataset of it."""
 
 Level = Literal["quick", "standard", "deep"]
 
@@ -102,26 +91,13 @@ def validate(
     root = start.parent if start.is_file() else start
     datasets = [*find_datasets(root)] if start.is_dir() else [""]
     if "" not in datasets:
-        covered = {name.split("/")[0] for name in datasets}
-        foreign = next((names for find in _FINDERS if (names := find(root))), [])
-        datasets += [name for name in foreign if name.split("/")[0] not in covered and (name or not covered)]
+        datasets += foreign_trees(root, datasets)
     _check_all(root, datasets, report, options)
     return report
 
 
 def _stands_for_its_folder(path: Path) -> bool:
     return path.name == META or (path.name == MANIFEST and (path.parent / STATE).is_dir())
-
-
-def _robot_datasets(root: Path) -> list[str]:
-    """Robot trees that no manifest tells of: the directory itself if it or its groups hold roots."""
-    roots = find_roots(root)
-    groups = {name.split("/")[0] for name in roots}
-    return [""] if roots and groups <= {"", "success", "failure"} else sorted(groups)
-
-
-_FINDERS = (_robot_datasets, find_sft_trees, find_reasoning_trees, find_snapshots)
-"""Trees of other kinds than conversations that no manifest tells of."""
 
 
 def _check_arguments(
@@ -204,7 +180,7 @@ class _Dataset:
         """Do all that the level asks for; the manifest, if there is one."""
         self.run_state()
         proof = self.proof()
-        kind = self.kind(proof)
+        kind = kind_of(self.root, proof.document.get("kind") if proof else None)
         records = self.conversations(proof) if kind == "conversations" else self.other(kind, proof)
         self.report.datasets.append(
             {
@@ -216,21 +192,6 @@ class _Dataset:
         )
         return proof
 
-    def kind(self, proof: Proof | None) -> str:
-        """The kind that the manifest states, else what the directory looks like."""
-        stated = proof.document.get("kind") if proof else None
-        if stated not in (None, "conversations", *_CHECKS):
-            stated = None  # MAN001 has told of it; the tree is judged by what it looks like
-        if stated is not None or (self.root / META).exists():
-            return str(stated or "conversations")
-        if find_roots(self.root):
-            return "lerobot"
-        if is_snapshot(self.root):
-            return "arrow_snapshot"
-        if is_sft_tree(self.root):
-            return "sft_jsonl"
-        return "reasoning_qa" if find_reasoning_trees(self.root) == [""] else "conversations"
-
     def conversations(self, proof: Proof | None) -> int:
         """Check a conversations tree; the number of its records."""
         scanned = Scanned(complete=False)
@@ -241,9 +202,8 @@ class _Dataset:
 
     def other(self, kind: str, proof: Proof | None) -> int:
         """Check a dataset of another kind by the check of its own; the number of its records."""
-        module, _, name = _CHECKS[kind].partition(":")
         options = self.options
-        check = getattr(importlib.import_module(module), name)(
+        check = check_class(kind)(
             self.root,
             proof,
             options.level,
