@@ -1,4 +1,4 @@
-"""The kinds of data that `validate` knows beside conversations: who checks each, and how a bare tree is told."""
+"""The kinds of data that `validate` knows: who checks each, and by what a bare tree is told."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prep.validation_robot import find_roots
 from prep.validation_sft import find_sft_trees, is_sft_tree
 from prep.validation_snapshot import find_snapshots, is_snapshot
 
-__all__ = ["CHECKS", "check_class", "foreign_trees", "kind_of"]
+__all__ = ["CHECKS", "PREPARE", "check_class", "foreign_trees", "kind_of"]
 
 CHECKS: Final = {
     "arrow_snapshot": "prep.validation_snapshot:SnapshotCheck",
@@ -22,6 +22,14 @@ CHECKS: Final = {
     "sft_jsonl": "prep.validation_sft:SftCheck",
 }
 """For each kind but conversations the class that checks a dataset of it."""
+
+PREPARE: Final = {
+    "arrow_snapshot": "Run `prep llava-ov` to make one of your own with a manifest.",
+    "lerobot": "Run `prep lerobot --root DIR` to link the tree and write one.",
+    "reasoning_qa": "Run `prep video-reasoning` on the annotation files.",
+    "sft_jsonl": "Run `prep sft --source DIR` to take the tree over and write one.",
+}
+"""How a bare tree of a kind comes to a manifest, where `prep adopt` is not the way."""
 
 
 def check_class(kind: str) -> Any:

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, get_args
 from prep.content import Digests, Work, check_content, check_leakage, check_same_content
 from prep.errors import UsageError
 from prep.findings import Finding, Report, catalogue, found
-from prep.kinds import check_class, foreign_trees, kind_of
+from prep.kinds import PREPARE, check_class, foreign_trees, kind_of
 from prep.layouts import envelope as envelopes
 from prep.layouts.conversations import META
 from prep.layouts.conversations_checks import Scanned, Tree, check_conversation_file, media_files, scan
@@ -244,9 +244,7 @@ class _Dataset:
             self.emit(finding)
         if proofs and proof is None and not (self.root / STATE).is_dir():
             message = "the tree is checked by itself: no sizes, hashes or sources are known"
-            robot = "Run `prep lerobot --root DIR` to link the tree and write one."
-            remedy = robot if self.kind(None) == "lerobot" else ""
-            self.emit(found("MAN004", "", message, remedy=remedy))
+            self.emit(found("MAN004", "", message, remedy=PREPARE.get(kind_of(self.root, None), "")))
             self.report.skip("sizes, hashes and sources", f"no manifest in {self.below or '.'}")
         return proof
 

@@ -133,7 +133,7 @@ def test_an_instruction_may_be_named(made: Path) -> None:
     assert second[blank]["ai_caption"] == ""
     with pytest.raises(PrepError, match=rf"window {single} .*instruction 2 is wanted, the task has 1"):
         second[single]
-    with pytest.raises(UsageError, match="'0' chooses no instruction"):
+    with pytest.raises(UsageError, match="0 chooses no instruction"):
         prep.open(made, index=POLICY, instruction="0")
 
 
