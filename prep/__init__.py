@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from prep.comparison import diff
     from prep.environment import env
     from prep.errors import PrepError
     from prep.findings import Finding, Report
@@ -24,6 +25,7 @@ __all__ = [
     "Result",
     "__version__",
     "adopt",
+    "diff",
     "env",
     "failures",
     "open",
@@ -40,6 +42,7 @@ _HOMES = {
     "Report": "prep.findings",
     "Result": "prep.preparation",
     "adopt": "prep.preparation",
+    "diff": "prep.comparison",
     "env": "prep.environment",
     "failures": "prep.preparation",
     "open": "prep.readers",

@@ -33,9 +33,10 @@ class Reader(Protocol):
     def __getitem__(self, index: int) -> Mapping[str, Any]: ...
 
 
-def open(directory: str | Path, **options: Any) -> Reader:
+def open(directory: str | Path, *, reader: str = "prep", **options: Any) -> Reader:
     """The reader of the prepared dataset at `directory`; what `options` it takes, its class says.
 
+    `reader` is `prep` for ours, or `cosmos` for upstream's own with the same keys and identities.
     Raises UsageError if there is no finished dataset, or for an option that its reader does not have;
     PrepError if its manifest is broken.
     """
@@ -51,6 +52,8 @@ def open(directory: str | Path, **options: Any) -> Reader:
             if below and below != [""]
             else "Prepare one, or run `prep adopt` on a tree that another tool made.",
         )
+    if reader != "prep":
+        return _reference(manifest, reader, options)
     kind = manifest.document["kind"]
     if kind not in _READERS:
         raise UsageError(f"{root}: there is no reader for datasets of the kind {kind}.")
@@ -63,5 +66,17 @@ def open(directory: str | Path, **options: Any) -> Reader:
             f"{root}: its reader has no option {unknown[0]}.",
             remedy=f"Its options: {', '.join(known) or 'none'}.",
         )
-    reader: Reader = kind_of_reader(manifest, **options)
-    return reader
+    ours: Reader = kind_of_reader(manifest, **options)
+    return ours
+
+
+def _reference(manifest: Manifest, name: str, options: Mapping[str, Any]) -> Reader:
+    if name != "cosmos" or options:
+        raise UsageError(
+            f"There is no reader {name!r} with the options {sorted(options)}.",
+            remedy="It is `prep`, or `cosmos` without options.",
+        )
+    from prep.upstream.adapters import open_reference
+
+    reference: Reader = open_reference(manifest, name).reader
+    return reference
