@@ -114,6 +114,14 @@ def _table_sources() -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield name, split, source
 
 
+def _saved_dataset(folder: Path) -> Told:
+    if not ((folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()):
+        return None
+    return "a Dataset saved by `datasets` (state.json)", (
+        "Open it with datasets.load_from_disk, write its table as CSV, and run `prep prepare RECIPE.toml`."
+    )
+
+
 def _saved_datasets(folder: Path) -> Told:
     if not (folder / "dataset_dict.json").is_file():
         return None
@@ -133,6 +141,18 @@ def _parquet(folder: Path) -> Told:
     return None
 
 
+def _sft_lines(folder: Path) -> Told:
+    for place in (folder, folder / "train", folder / "val"):
+        for name in _named(place, ".jsonl"):
+            with (place / name).open("rb") as file:
+                record = _json_of(file.readline(1 << 20))
+            if isinstance(record, dict) and ({"vision_path", "t2w_windows"} & record.keys()):
+                return f"an SFT dataset ({name} with windows)", (
+                    "The generator's recipes read it as it is; `prep sft --source DIR` takes it over."
+                )
+    return None
+
+
 def _table(folder: Path) -> Told:
     files = _named(folder, ".csv")
     if not files:
@@ -148,6 +168,8 @@ def _table(folder: Path) -> Told:
 _LAYOUTS: Final[tuple[Callable[[Path], Told], ...]] = (
     _hub_cache,
     _saved_datasets,
+    _saved_dataset,
+    _sft_lines,
     _parquet,
     _table,
 )
