@@ -95,7 +95,8 @@ def test_a_second_run_names_the_holder(world: World, out: Path) -> None:
 
 
 def test_two_runs_that_begin_together(world: World, out: Path) -> None:
-    slow(world)
+    # So slow that the second has begun, on however busy a machine, before the first can end.
+    slow(world, 2.0)
     world.hub.clear_requests()
     runs = [world.start(out), world.start(out)]
     results = sorted((ended(process) for process in runs), key=lambda result: result[0])
