@@ -14,7 +14,21 @@ from prep.errors import UsageError
 if TYPE_CHECKING:
     from prep.stages.options import Options
 
-__all__ = ["adopt_options", "format_option", "options_from", "prepare_options", "quiet_option"]
+__all__ = [
+    "adopt_options",
+    "download_only_option",
+    "format_option",
+    "limit_option",
+    "offline_option",
+    "options_from",
+    "prepare_options",
+    "prune_option",
+    "quiet_option",
+    "refresh_option",
+    "update_option",
+    "wait_option",
+    "with_options",
+]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -30,6 +44,16 @@ format_option = click.option(
     show_default=True,
     help="For people, or for programs on stdout.",
 )
+
+limit_option = click.option(
+    "--limit", type=click.IntRange(min=1), help="The first N source records of each split."
+)
+download_only_option = click.option("--download-only", is_flag=True, help="Fetch and stop (login node).")
+offline_option = click.option("--offline", is_flag=True, help="Open no connection (compute node).")
+update_option = click.option("--update", is_flag=True, help="Allow changes to a finished dataset.")
+refresh_option = click.option("--refresh", is_flag=True, help="Ask the Hub for a newer revision.")
+prune_option = click.option("--prune", is_flag=True, help="Delete what the dataset no longer needs.")
+wait_option = click.option("--wait", is_flag=True, help="Wait while another run holds the dataset.")
 
 _PLACE = (
     click.option(
@@ -66,7 +90,7 @@ _SHAPE = (
         show_default=True,
         help="A row that is not UTF-8 in a used column: drop it, or replace the bytes.",
     ),
-    click.option("--limit", type=click.IntRange(min=1), help="The first N source records of each split."),
+    limit_option,
     click.option(
         "--min-coverage",
         type=click.FloatRange(0, 1),
@@ -93,13 +117,13 @@ _FETCH = (
         "--jobs", type=click.IntRange(1, 256), default=16, show_default=True, help="Files fetched at a time."
     ),
     click.option("--dry-run", is_flag=True, help="Say what would be fetched; write nothing."),
-    click.option("--download-only", is_flag=True, help="Fetch and stop (login node)."),
-    click.option("--offline", is_flag=True, help="Open no connection (compute node)."),
-    click.option("--update", is_flag=True, help="Allow changes to a finished dataset."),
-    click.option("--refresh", is_flag=True, help="Ask the Hub for a newer revision."),
-    click.option("--prune", is_flag=True, help="Delete what the dataset no longer needs."),
+    download_only_option,
+    offline_option,
+    update_option,
+    refresh_option,
+    prune_option,
     click.option("--give-up", is_flag=True, help="Count clips that cannot be had now as final failures."),
-    click.option("--wait", is_flag=True, help="Wait while another run holds the dataset."),
+    wait_option,
     click.option(
         "--timeout",
         type=click.FloatRange(min=0.1),
@@ -114,18 +138,23 @@ _FETCH = (
 
 def prepare_options(command: Command) -> Command:
     """All options of a prepare run."""
-    return _decorated(command, (*_PLACE, *_SHAPE, *_FETCH))
+    return with_options(*_PLACE, *_SHAPE, *_FETCH)(command)
 
 
 def adopt_options(command: Command) -> Command:
     """The options of a prepare run that make sense for a tree that is there."""
-    return _decorated(command, (*_SHAPE, *_FETCH))
+    return with_options(*_SHAPE, *_FETCH)(command)
 
 
-def _decorated(command: Command, options: tuple[Callable[[Any], Any], ...]) -> Command:
-    for option in reversed(options):
-        command = option(command)
-    return command
+def with_options(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """A decorator that gives a command several options, in the order in which they are written."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 def options_from(values: Mapping[str, Any]) -> Options:

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from prep.cli_group import Group
-from prep.cli_options import format_option, quiet_option
+from prep.cli_options import (
+    format_option,
+    quiet_option,
+    update_option,
+    wait_option,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from prep.stages.reasoning_options import Asked, ReasoningOptions
@@ -90,8 +96,8 @@ _OPTIONS = (
     ),
     click.option("--ignore", multiple=True, help="Codes of findings to accept."),
     click.option("--dry-run", is_flag=True, help="Say what would be made; write nothing."),
-    click.option("--update", is_flag=True, help="Allow changes to a finished dataset."),
-    click.option("--wait", is_flag=True, help="Wait while another run holds the dataset."),
+    update_option,
+    wait_option,
     click.option(
         "--jobs", type=click.IntRange(1, 256), default=16, show_default=True, help="Files copied at a time."
     ),
@@ -100,10 +106,7 @@ _OPTIONS = (
 )
 
 
-def _reasoning_options(command: Command) -> Command:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+_reasoning_options = with_options(*_OPTIONS)
 
 
 @click.command("video-reasoning", cls=Group.command_class)

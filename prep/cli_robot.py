@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from prep.cli_group import Group
-from prep.cli_options import format_option, quiet_option
+from prep.cli_options import (
+    format_option,
+    quiet_option,
+    wait_option,
+    with_options,
+)
 from prep.cli_size import ByteSize
 from prep.errors import UsageError
 
@@ -46,17 +51,14 @@ _OPTIONS = (
     click.option("--dry-run", is_flag=True, help="Say what would be made; write nothing."),
     click.option("--offline", is_flag=True, help="Open no connection."),
     click.option("--update", is_flag=True, help="Allow changes to a finished dataset or index."),
-    click.option("--wait", is_flag=True, help="Wait while another run holds the dataset."),
+    wait_option,
     click.option("--jobs", type=click.IntRange(1, 256), default=16, show_default=True, help="At a time."),
     quiet_option,
     format_option,
 )
 
 
-def _robot_options(command: Command) -> Command:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+_robot_options = with_options(*_OPTIONS)
 
 
 @click.command(cls=Group.command_class)

@@ -10,7 +10,18 @@ from typing import Any, TypeVar
 import click
 
 from prep.cli_group import Group
-from prep.cli_options import format_option, quiet_option
+from prep.cli_options import (
+    download_only_option,
+    format_option,
+    limit_option,
+    offline_option,
+    prune_option,
+    quiet_option,
+    refresh_option,
+    update_option,
+    wait_option,
+    with_options,
+)
 
 __all__ = ["bridge", "sft"]
 
@@ -50,7 +61,7 @@ _COMMON = (
         "--tokenizer", type=_FOLDER, help="Count captions over the token limit, by this tokenizer's folder."
     ),
     click.option("--align-prompts", is_flag=True, help="Set inference prompts to the structured captions."),
-    click.option("--limit", type=click.IntRange(min=1), help="The first N source records of each split."),
+    limit_option,
     click.option(
         "--min-coverage",
         type=click.FloatRange(0, 1),
@@ -60,29 +71,20 @@ _COMMON = (
     ),
     click.option("--jobs", type=click.IntRange(1, 256), default=16, show_default=True, help="At a time."),
     click.option("--dry-run", is_flag=True, help="Say what would be made; write nothing."),
-    click.option("--download-only", is_flag=True, help="Fetch and stop (login node)."),
-    click.option("--offline", is_flag=True, help="Open no connection (compute node)."),
-    click.option("--update", is_flag=True, help="Allow changes to a finished dataset."),
-    click.option("--refresh", is_flag=True, help="Ask the Hub for a newer revision."),
-    click.option("--prune", is_flag=True, help="Delete what the dataset no longer needs."),
+    download_only_option,
+    offline_option,
+    update_option,
+    refresh_option,
+    prune_option,
     click.option("--give-up", is_flag=True, help="Count files that cannot be had now as final failures."),
-    click.option("--wait", is_flag=True, help="Wait while another run holds the dataset."),
+    wait_option,
     quiet_option,
     format_option,
 )
 
 
-def _decorated(options: tuple[Callable[[Any], Any], ...]) -> Callable[[Command], Command]:
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
 @click.command(cls=Group.command_class)
-@_decorated(_COMMON)
+@with_options(*_COMMON)
 def bridge(**values: Any) -> None:
     """Prepare BridgeData2 with synthetic captions, for the generator's vision SFT.
 
@@ -94,7 +96,7 @@ def bridge(**values: Any) -> None:
 
 
 @click.command(cls=Group.command_class)
-@_decorated((*_BUILD, *_COMMON))
+@with_options(*_BUILD, *_COMMON)
 def sft(recipe: str, **values: Any) -> None:
     """Prepare videos and captions of your own, for the generator's vision SFT.
 

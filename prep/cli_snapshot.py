@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from prep.cli_group import Group
-from prep.cli_options import format_option, quiet_option
+from prep.cli_options import (
+    format_option,
+    quiet_option,
+    refresh_option,
+    update_option,
+    wait_option,
+)
 from prep.cli_size import ByteSize
 
 if TYPE_CHECKING:
@@ -51,10 +57,10 @@ _LIST = "list"
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be fetched; write nothing.")
 @click.option("--offline", is_flag=True, help="Open no connection.")
-@click.option("--update", is_flag=True, help="Allow changes to a finished dataset.")
-@click.option("--refresh", is_flag=True, help="Ask the Hub for a newer revision.")
+@update_option
+@refresh_option
 @click.option("--prune", is_flag=True, help="Delete shards of former snapshots.")
-@click.option("--wait", is_flag=True, help="Wait while another run holds the dataset.")
+@wait_option
 @click.option("--jobs", type=click.IntRange(1, 256), default=16, show_default=True, help="Images at a time.")
 @quiet_option
 @format_option

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from prep import schemas
 from prep.documents import BrokenDocumentError, parse
 from prep.files import size_of
-from prep.findings import Finding, found
+from prep.findings import Finding, Report, found
 from prep.manifest import MANIFEST, SCHEMA, FileRow, RecordRow, column_names, tables_digest
 from prep.recipe import canonical_json
 from prep.table_digest import TableDigest
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "DatasetCheck",
     "Proof",
     "check_sizes",
     "holds_content_twice",
@@ -64,6 +65,24 @@ class Proof:
         if table in self.usable:
             for batch in table_batches(self.root / _table_path(self, table), names):
                 yield tuple(batch.column(name).to_pylist() for name in names)
+
+
+@dataclass(slots=True)
+class DatasetCheck:
+    """What the check of a dataset is given, whatever its kind.
+
+    The dataset at `root`, its manifest if it has one, how deep to look, how many threads may work, and
+    where findings and counts go. `sample` takes so many media for the costly parts, chosen by `seed`.
+    """
+
+    root: Path
+    proof: Proof | None
+    level: Literal["quick", "standard", "deep"]
+    jobs: int
+    report: Report
+    emit: Emit
+    sample: int | None = None
+    seed: int = 0
 
 
 def load_proof(root: Path, emit: Emit) -> Proof | None:

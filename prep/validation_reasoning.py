@@ -21,7 +21,7 @@ from prep.layouts.reasoning_qa import FORMATS, MEDIA, Sampling
 from prep.layouts.reasoning_qa_checks import Annotation, Scan, format_of
 from prep.layouts.reasoning_qa_tree import media_paths, media_roots
 from prep.manifest import MANIFEST
-from prep.proof import Proof
+from prep.proof import DatasetCheck, Proof
 from prep.rules import guarded
 
 __all__ = [
@@ -63,20 +63,12 @@ def check_annotation_file(path: Path, report: Report) -> None:
 
 
 @dataclass(slots=True)
-class ReasoningCheck:
+class ReasoningCheck(DatasetCheck):
     """The check of one reasoning dataset at `root`, with its manifest if it has one.
 
     `sample` takes so many videos for decoding and hashing, chosen by `seed`.
     """
 
-    root: Path
-    proof: Proof | None
-    level: Level
-    jobs: int
-    report: Report
-    emit: Emit
-    sample: int | None = None
-    seed: int = 0
     quiet: bool = True
 
     def run(self) -> int:

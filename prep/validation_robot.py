@@ -14,12 +14,12 @@ import orjson
 from prep import schemas
 from prep.errors import PrepError
 from prep.files import sha256_of
-from prep.findings import Finding, Report, found
+from prep.findings import Finding, found
 from prep.folders import folders_below
 from prep.layouts.lerobot import INFO, numbered_files, version_of
-from prep.layouts.lerobot_checks import Level, check_root
+from prep.layouts.lerobot_checks import check_root
 from prep.layouts.lerobot_facts import EPISODES
-from prep.proof import Proof
+from prep.proof import DatasetCheck
 from prep.rules import guarded
 from prep.window_lists import WINDOWS_FOLDER, filter_path
 from prep.windows import WindowIndex
@@ -35,17 +35,8 @@ def find_roots(path: Path) -> list[str]:
 
 
 @dataclass(slots=True)
-class RobotCheck:
+class RobotCheck(DatasetCheck):
     """The check of one robot dataset at `root`, with its manifest if it has one."""
-
-    root: Path
-    proof: Proof | None
-    level: Level
-    jobs: int
-    report: Report
-    emit: Emit
-    sample: int | None = None
-    seed: int = 0
 
     def run(self) -> int:
         """Check roots, files against the manifest, and indices; the number of episodes."""

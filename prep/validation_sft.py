@@ -35,7 +35,7 @@ from prep.layouts.sft_sources import source_of
 from prep.layouts.sft_windows import Loader
 from prep.manifest import MANIFEST
 from prep.pool import interruptible, map_threads
-from prep.proof import Proof, check_sizes, leaves
+from prep.proof import DatasetCheck, check_sizes, leaves
 from prep.rules import guarded
 
 __all__ = ["SftCheck", "check_sft_file", "find_sft_trees", "is_sft_tree", "sft_files"]
@@ -85,21 +85,13 @@ def check_sft_file(path: Path, report: Report, *, level: Level = "quick", jobs: 
 
 
 @dataclass(slots=True)
-class SftCheck:
+class SftCheck(DatasetCheck):
     """The check of one SFT dataset at `root`, with its manifest if it has one.
 
     `files` names the JSONL files in place of those that are found. `sample` takes so many clips for
     decoding and hashing, chosen by `seed`.
     """
 
-    root: Path
-    proof: Proof | None
-    level: Level
-    jobs: int
-    report: Report
-    emit: Emit
-    sample: int | None = None
-    seed: int = 0
     files: list[str] = field(default_factory=list)
     quiet: bool = True
 

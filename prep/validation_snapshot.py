@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from prep.files import sha256_of, size_of
-from prep.findings import Finding, Report, found
+from prep.findings import Finding, found
 from prep.folders import folders_below
 from prep.images import check_image
 from prep.layouts.arrow_snapshot import INFO, STATE_FILE
@@ -22,7 +22,7 @@ from prep.layouts.disk import check_disk
 from prep.layouts.hub_card import CARD, subsets_in
 from prep.layouts.repeats import repeated_positions
 from prep.manifest import MANIFEST
-from prep.proof import Proof
+from prep.proof import DatasetCheck
 from prep.rules import guarded
 
 if TYPE_CHECKING:
@@ -51,20 +51,12 @@ def find_snapshots(path: Path) -> list[str]:
 
 
 @dataclass(slots=True)
-class SnapshotCheck:
+class SnapshotCheck(DatasetCheck):
     """The check of one snapshot at `root`, with its manifest if it has one.
 
     `sample` decodes so many images only, chosen by `seed`.
     """
 
-    root: Path
-    proof: Proof | None
-    level: Level
-    jobs: int
-    report: Report
-    emit: Emit
-    sample: int | None = None
-    seed: int = 0
     starts: list[tuple[int, str]] = field(default_factory=list)
 
     def run(self) -> int:
