@@ -1,8 +1,8 @@
-"""The embedded first run: a small raw world, made here, prepared by the real stage over loopback.
+"""The embedded first run: a small raw world, made here, and a dataset of each kind prepared from it.
 
-Nothing is faked between source and dataset: the table is a real CSV in a Hub repository that
-the real Hub client reads, the clips are encoded here and fetched as plain URLs, and some rows
-are bad on purpose.
+Nothing is faked between source and dataset: each step is a command, run as a user types it. Tables
+and parquet are in Hub repositories that the real Hub client reads over loopback, clips are encoded
+here and fetched as plain URLs, and some rows are bad on purpose.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from pathlib import Path
 
 import click
 
-from prep import demo_robot
+from prep import demo_reasoning, demo_robot, demo_sft, demo_snapshot
+from prep.demo_clips import draw_clip
+from prep.demo_steps import Steps, reasons
 from prep.errors import UsageError
 from prep.loopback import Fault, FaultKind, LoopbackHub
-from prep.show import show
-from prep.stages.options import Options, Result
 
 __all__ = ["run"]
 
 DEFAULT_FOLDER = "prep-demo"
 _HOST = "https://videos.example/"
-_SIZE = (160, 96)  # width, height in pixels
-_RATE = 8
 _FRAMES = 40
 _COLUMNS = ("caption", "video_url", "sa", "pc", "joint", "", "upsampled_caption")
 _MOVES = ("falls", "bounces", "slides", "turns", "rolls", "stops")
 _SHAPES = ("A red square", "A green disc", "A blue bar")
 
+_RESULT = r"^\w|^  (status|rows|kept|training reads|dataset id|warning|failed row)"
+_VERDICT = r"^(ERROR|WARNING|\d+ errors)|^\S+: \S+@"
 
 _ON_PURPOSE = """\
 Bad on purpose: two clips that are gone, a page in place of a clip, a score of 3.7, a caption that
@@ -40,23 +40,37 @@ is not UTF-8 and that nothing reads, and a test table that is shorter than the r
 
 
 def run(directory: Path | None) -> int:
-    """Make the world in `directory` (default `prep-demo`), prepare, validate, show; the exit status."""
+    """Make the world in `directory` (default `prep-demo`), prepare, validate, show; the exit status.
+
+    Raises PrepError and its kin where a step does not end as it should.
+    """
     folder = directory or Path(DEFAULT_FOLDER)
     _refuse_foreign(folder)
+    (folder / "raw").mkdir(parents=True, exist_ok=True)
+    steps = Steps(folder / "log")
+    click.echo(f"Shown are the lines that matter; all that the commands print is in {folder / 'log'}.")
     with LoopbackHub() as hub, _environment(hub.endpoint, folder / "hub-cache"):
-        _say(f"1. A raw world in {folder / 'raw'}, served on {hub.endpoint}")
-        click.echo(_ON_PURPOSE, err=True)
-        _serve(hub, folder / "raw")
-        results = _prepare(hub, folder / "data")
-    _say(f"3. prep validate {folder / 'data'}")
-    status = _validate(folder / "data")
-    _say(f"4. prep show {folder / 'data' / 'videophy2_val'} --png {folder / 'sample.png'}")
-    click.echo(show(folder / "data" / "videophy2_val", 0, png=folder / "sample.png"))
-    _say(f"5. prep env {folder / 'data'} --for videophy2_sft_nano")
-    _env(folder / "data")
-    status = demo_robot.run(folder) or status
-    _say("The real thing: prep videophy2 --split val --limit 20")
-    return status or max(result.exit_status for result in results)
+        _conversations(steps, hub, folder)
+        demo_robot.run(steps, folder)
+        demo_sft.run(steps, folder)
+        demo_snapshot.run(steps, hub, folder)
+        demo_reasoning.run(steps, folder)
+    steps.run("validate", folder / "data", shown=_VERDICT, why="All that was made, in one go.")
+    click.secho("\nThe real thing: prep videophy2 --split val --limit 20", bold=True)
+    return 0
+
+
+def _conversations(steps: Steps, hub: LoopbackHub, folder: Path) -> None:
+    raw, data = folder / "raw", folder / "data"
+    steps.tell(f"A raw world in {raw}, served on {hub.endpoint}, where HF_ENDPOINT points", _ON_PURPOSE)
+    _serve(hub, raw)
+    given = ("--prompt", "builtin", "--min-coverage", "0.7", "--mirror", f"{_HOST}={hub.endpoint}/files/")
+    steps.run("videophy2", *given, "--out-root", data, shown=_RESULT)
+    bad = {"http_404": 1, "not_media": 1, "not_an_integer": 1}
+    steps.expect("rows of train that are left out", reasons(data / "videophy2_train"), bad)
+    sample = folder / "sample.png"
+    steps.run("show", data / "videophy2_val", "--png", sample, shown="^(sample|video_0|assistant|frames)")
+    steps.run("env", data, "--for", "videophy2_sft_nano", shown="^export")
 
 
 def _refuse_foreign(folder: Path) -> None:
@@ -64,10 +78,6 @@ def _refuse_foreign(folder: Path) -> None:
         raise UsageError(f"{folder} is a file.", remedy="Give an empty folder: `prep demo some/folder`.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "raw").is_dir():
         raise UsageError(f"{folder} is not empty.", remedy="Give an empty folder: `prep demo some/folder`.")
-
-
-def _say(text: str) -> None:
-    click.secho(f"\n{text}", bold=True, err=True)
 
 
 @contextmanager
@@ -95,11 +105,8 @@ def _serve(hub: LoopbackHub, raw: Path) -> None:
             name = f"{split}/{_SHAPES[number % 3]}, it {_MOVES[number % 6]}; take {number}.mp4".replace(
                 " ", "_"
             )
-            clip = raw / name
-            if not clip.exists():
-                clip.parent.mkdir(parents=True, exist_ok=True)
-                _draw(clip, seed=number + 100 * (split == "test"))
-            hub.add_file(name, clip)
+            draw_clip(raw / name, seed=number + 100 * (split == "test"), frames=_FRAMES)
+            hub.add_file(name, raw / name)
             rows.append(_row(name, number))
         table = _table(rows, damage=split == "train")
         (raw / f"{split}.csv").write_bytes(table)
@@ -129,59 +136,3 @@ def _table(rows: list[list[str]], *, damage: bool) -> bytes:
     data = text.getvalue().encode()
     # One row's caption in another encoding: bytes that are not UTF-8 in a column that is not used.
     return data.replace("“Nothing".encode(), b"\x93Nothing", 1) if damage else data
-
-
-def _draw(path: Path, *, seed: int) -> None:
-    """Encode a clip of a shape that moves over a gradient."""
-    import av
-    import numpy as np
-
-    width, height = _SIZE
-    ground = np.linspace(40, 120, width, dtype=np.uint8)[None, :, None].repeat(height, 0).repeat(3, 2)
-    with av.open(str(path), "w", format="mp4") as output:
-        stream = output.add_stream("libx264", rate=_RATE)
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        # The same clip has the same bytes in every run: x264's macroblock tree, seen here, and its
-        # threads make them depend on the process.
-        stream.options = {"x264-params": "mbtree=0"}
-        stream.codec_context.thread_count = 1
-        for index in range(_FRAMES):
-            image = ground.copy()
-            side = 12 + seed % 9
-            left = (seed * 5 + index * 3) % (width - side)
-            top = abs((seed * 7 + index * 4) % (2 * (height - side)) - (height - side))
-            image[top : top + side, left : left + side, seed % 3] = 255
-            output.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
-        output.mux(stream.encode())
-
-
-def _prepare(hub: LoopbackHub, data: Path) -> list[Result]:
-    from prep.cli_output import print_results
-    from prep.preparation import prepare
-
-    _say(f"2. prep videophy2 --out-root {data} --prompt builtin --min-coverage 0.7")
-    options = Options(
-        prompt="builtin",
-        min_coverage=0.7,
-        mirrors=((_HOST, f"{hub.endpoint}/files/"),),
-        jobs=4,
-        quiet=False,
-    )
-    results = prepare("videophy2", data, options=options)
-    print_results(results, "text")
-    return results
-
-
-def _validate(data: Path) -> int:
-    from prep.cli_output import print_report
-    from prep.validation import validate
-
-    report = validate(data)
-    print_report(report, "text", None)
-    return report.exit_status
-
-
-def _env(data: Path) -> None:
-    from prep.environment import env
-
-    click.echo(env(data, consumer="videophy2_sft_nano").text("shell"))

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from prep.errors import UsageError
+from prep.demo_steps import Steps
+from prep.files import write_whole
+from prep.window_lists import open_index
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,55 +39,28 @@ _RATE = 15
 _EPISODES = {"success": 17, "failure": 4}
 _A_FILE = 6  # episodes in one video; the last file holds the rest
 _CHUNK = 8
+_RESULT = "^  (status|episodes|dataset id|warning|note: (train|val|filter))"
 _PREFIX = "gs://demo/droid"
-_CONSUMER = "action_policy_droid_nano"
+_DIRECTORY = "droid_plus_lerobot_320x180_20260406"
+_WINDOWS = 301  # of 363 that the filter leaves in train
 
 _ON_PURPOSE = """\
 On purpose: episode numbers restart in failure/, several episodes share a video file, every third
 episode is kept in two parts, one episode is in no key, and the keys have a prefix of their own."""
 
 
-def run(folder: Path) -> int:
-    """Make the tree in `folder`, prepare it into `folder/data`, validate it, ask it; the exit status."""
-    from prep.cli_output import print_report, print_results
-    from prep.environment import env
-    from prep.robots import RobotOptions, prepare_robots
-    from prep.validation import validate
-
+def run(steps: Steps, folder: Path) -> None:
+    """Make the tree in `folder`, prepare it into `folder/data`, and ask it."""
     tree, keep = folder / "raw" / "droid", folder / "raw" / "keep_ranges.json"
-    _say(f"6. A robot tree in {tree}")
-    click.echo(_ON_PURPOSE, err=True)
+    steps.tell(f"A robot tree in {tree}", _ON_PURPOSE)
     _make(tree, keep)
-    given = f"--root {tree} --keep-ranges {keep} --chunk-length {_CHUNK}"
-    _say(f"7. prep droid {given} --out-root {folder / 'data'}")
-    options = RobotOptions(root=tree, keep_ranges=str(keep), chunk_length=_CHUNK)
-    (result,) = prepare_robots("droid_policy", folder / "data", options=options)
-    print_results([result], "text")
-    _say(f"8. prep validate {result.root}")
-    report = validate(result.root)
-    print_report(report, "text", None)
-    _ask(result.root)
-    _say(f"10. prep env {folder / 'data'} --for {_CONSUMER}")
-    try:
-        click.echo(env(folder / "data", consumer=_CONSUMER).text("shell"))
-    except UsageError as error:  # a folder with a space in its path: upstream could not be pointed there
-        click.echo(str(error), err=True)
-    return result.exit_status or report.exit_status
-
-
-def _say(text: str) -> None:
-    click.secho(f"\n{text}", bold=True, err=True)
-
-
-def _ask(directory: Path) -> None:
-    """Which window is in the middle of the index, as `prep windows` answers."""
-    from prep.cli_robot import windows
-    from prep.window_lists import open_index
-
+    given = ("--root", tree, "--keep-ranges", keep, "--chunk-length", str(_CHUNK))
+    steps.run("droid", *given, "--out-root", folder / "data", shown=_RESULT)
+    directory = folder / "data" / _DIRECTORY
     name = f"droid_policy-train-c{_CHUNK}-filtered"
-    middle = len(open_index(directory, name).index) // 2
-    _say(f"9. prep windows {directory} --index {name} --at {middle}")
-    windows.main([str(directory), "--index", name, "--at", str(middle)], standalone_mode=False)
+    windows = len(open_index(directory, name).index)
+    steps.expect("windows of the filtered index", windows, _WINDOWS)
+    steps.run("windows", directory, "--index", name, "--at", str(windows // 2))
 
 
 def _make(tree: Path, keep: Path) -> None:
@@ -124,7 +97,7 @@ def _write_root(root: Path, kind: str, lengths: Sequence[int]) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             _draw(target, [(number, frame) for number in episodes for frame in range(lengths[number])], place)
     (root / "meta/stats.json").write_text(json.dumps(_statistics(frames)))
-    (root / "meta/info.json").write_text(json.dumps(_info(lengths), indent=1))
+    write_whole(root / "meta/info.json", json.dumps(_info(lengths), indent=1).encode())
 
 
 def _frames(lengths: Sequence[int], starts: NDArray[Any]) -> dict[str, NDArray[Any]]:

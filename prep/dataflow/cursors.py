@@ -1,0 +1,411 @@
+"""A stream whose position can be saved: tickets first, items after.
+
+A ticket says which item comes next, before anything is read. So a position is restored by arithmetic,
+and an item that was delivered is not read again. `state(pending)` is plain JSON, and takes in the
+tickets that were drawn and not delivered (the open bins of a packer): they come first again.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import random
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from prep.dataflow.base import DataDistributor, LoaderError
+from prep.dataflow.plans import EpochPlan, Place, Planner
+
+__all__ = ["Cursor", "IterableCursor", "MapCursor", "MixtureCursor", "Origin", "StreamCursor"]
+
+_PLANS_KEPT = 2  # the epoch in hand, and the one before it, whose items a packer may still hold
+
+
+class Origin(NamedTuple):
+    """Where a sample came from: epoch, position in the stream's part of it, the item's own index."""
+
+    epoch: int
+    position: int
+    item: int
+    is_padding: bool
+
+
+class Cursor(ABC):
+    """One stream."""
+
+    dropped = 0
+    """Items that the epochs left out so far, so that no rank ends before another."""
+
+    single = True
+    """Whether (epoch, position) of one sample tells what came before it."""
+
+    pads = False
+    """Whether an item may be there only to fill up a stream."""
+
+    obstacle = ""
+    """Why there is no position to save, where `state` gives None."""
+
+    @abstractmethod
+    def advance(self) -> Any:
+        """The ticket of the next item. Raises StopIteration at the end."""
+
+    @abstractmethod
+    def read(self, ticket: Any) -> Any:
+        """The raw item of a ticket."""
+
+    def drawn(self) -> Iterator[tuple[Any, Any]]:
+        """The tickets and items from here to the end, each item read as it is asked for."""
+        while True:
+            try:
+                ticket = self.advance()
+            except StopIteration:
+                return
+            yield ticket, self.read(ticket)
+
+    @abstractmethod
+    def origin(self, ticket: Any) -> Origin:
+        """Where the item of a ticket came from."""
+
+    @abstractmethod
+    def state(self, pending: Sequence[Any]) -> dict[str, Any] | None:
+        """The position after all tickets but `pending`, which are in drawing order; None if it has none."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Begin anew after the end."""
+
+
+class MapCursor(Cursor):
+    """A dataset with `dataset[index]`, epoch after epoch. Tickets are (epoch, position)."""
+
+    def __init__(self, dataset: Any, planner: Planner, place: Place) -> None:
+        self._dataset = dataset
+        self._planner = planner
+        self._place = place
+        self._plans: dict[int, EpochPlan] = {}
+        self._again: deque[tuple[int, int]] = deque()
+        self._epoch = 0
+        self._position = 0
+        self._length: int | None = None  # positions of the epoch in hand, once it is planned
+        self.pads = place.epochs is not None and place.on_uneven == "pad"
+
+    def advance(self) -> tuple[int, int]:
+        """The ticket of the next item. Raises StopIteration after the last epoch."""
+        if self._again:
+            return self._again.popleft()
+        while self._length is None or self._position >= self._length:
+            self._next_epoch()
+        ticket = (self._epoch, self._position)
+        self._position += 1
+        return ticket
+
+    def _next_epoch(self) -> None:
+        if self._length is not None:
+            self.dropped += max(self._plan(self._epoch).own - self._length, 0)
+            self._epoch, self._position, self._length = self._epoch + 1, 0, None
+        if self._ended():
+            raise StopIteration
+        self._length = self._plan(self._epoch).length
+
+    def _ended(self) -> bool:
+        return self._place.epochs is not None and self._epoch >= self._place.epochs
+
+    def _plan(self, epoch: int) -> EpochPlan:
+        plan = self._plans.get(epoch)
+        if plan is None:
+            plan = self._plans[epoch] = self._planner.plan(epoch, self._place)
+            while len(self._plans) > _PLANS_KEPT:
+                del self._plans[min(self._plans)]
+        return plan
+
+    def read(self, ticket: tuple[int, int]) -> Any:
+        """The dataset's item of a ticket."""
+        plan = self._plans.get(ticket[0]) or self._plan(ticket[0])
+        return self._dataset[plan.at(ticket[1])]
+
+    def drawn(self) -> Iterator[tuple[tuple[int, int], Any]]:
+        """The tickets and items from here to the end: `advance` and `read`, an epoch at a time."""
+        dataset = self._dataset
+        while True:
+            try:
+                first = self.advance()
+            except StopIteration:
+                return
+            yield first, self.read(first)
+            if self._again or self._length is None:
+                continue
+            epoch, at = self._epoch, self._plan(self._epoch).at
+            for position in range(self._position, self._length):
+                self._position = position + 1
+                index = at(position)
+                try:
+                    item = dataset[index]
+                except Exception as error:
+                    error.add_note(f"reading item {index} of epoch {epoch}, position {position}")
+                    raise
+                yield (epoch, position), item
+
+    def origin(self, ticket: tuple[int, int]) -> Origin:
+        """Where the item of a ticket came from."""
+        epoch, position = ticket
+        plan = self._plan(epoch)
+        return Origin(epoch, position, int(plan.at(position)), position >= plan.own)
+
+    def state(self, pending: Sequence[tuple[int, int]]) -> dict[str, Any]:
+        """The position after all tickets but `pending`."""
+        left = [*pending, *self._again]
+        return {"epoch": self._epoch, "position": self._position, "pending": left, "dropped": self.dropped}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self._epoch, self._position = state["epoch"], state["position"]
+        self._again = deque((epoch, position) for epoch, position in state["pending"])
+        self._length = None if self._ended() else self._plan(self._epoch).length
+        self.dropped = state["dropped"]
+
+    def restart(self) -> None:
+        """Begin anew with the first epoch."""
+        self._epoch = self._position = 0
+        self._length = None
+
+
+class IterableCursor(Cursor):
+    """Anything that can be iterated, dealt out item by item. Tickets are numbers from 0.
+
+    The position can be saved where the source has `state_dict` and `load_state_dict`, as the streams of
+    `datasets` have; such a source is read again from its last point before the oldest pending item.
+    """
+
+    def __init__(self, iterable: Iterable[Any], place: Place) -> None:
+        self._source: Any = iterable
+        self._place = place
+        self.obstacle = _obstacle(iterable)
+        self._resumable = not self.obstacle
+        self._start = copy.deepcopy(self._source.state_dict()) if self._resumable else None
+        self._points: deque[tuple[int, int, Any]] = deque()  # number of our next item, place in source, state
+        self._held: dict[int, Any] = {}
+        self._skip: set[int] = set()
+        self._iterator: Iterator[Any] | None = None
+        self._seen = 0  # items of the whole source, in this pass
+        self._next = 0  # number of our next item
+        self._passes = 0
+
+    def advance(self) -> int:
+        """The ticket of the next item of this stream. Raises StopIteration at the source's end."""
+        if self._iterator is None:
+            self._begin()
+        while True:
+            number, item = self._take()
+            if number in self._skip:
+                self._skip.discard(number)
+                continue
+            self._held[number] = item
+            return number
+
+    def _begin(self) -> None:
+        self._iterator = self._opened()
+        self._points.append((self._next, self._seen, self._start))
+
+    def _opened(self) -> Iterator[Any]:
+        return _unsharded(self._source)
+
+    def _take(self) -> tuple[int, Any]:
+        assert self._iterator is not None
+        while True:
+            item = next(self._iterator)
+            place, self._seen = self._seen, self._seen + 1
+            if place % self._place.streams == self._place.stream:
+                number, self._next = self._next, self._next + 1
+                return number, item
+
+    def read(self, ticket: int) -> Any:
+        """The item of a ticket; each is given once."""
+        return self._held.pop(ticket)
+
+    def origin(self, ticket: int) -> Origin:
+        """Where an item came from: the pass, its number in this stream, its place in the source."""
+        index = ticket * self._place.streams + self._place.stream
+        return Origin(self._passes, ticket, index, is_padding=False)
+
+    def state(self, pending: Sequence[int]) -> dict[str, Any] | None:
+        """The position after all tickets but `pending`, or None if the source has no state."""
+        if not self._resumable:
+            return None
+        if self._iterator is not None:
+            self._points.append((self._next, self._seen, copy.deepcopy(self._source.state_dict())))
+        oldest = min(pending, default=self._next)
+        while len(self._points) > 1 and self._points[1][0] <= oldest:
+            self._points.popleft()
+        number, seen, source = self._points[0] if self._points else (0, 0, self._start)
+        waiting = set(pending)
+        delivered = [each for each in range(number, self._next) if each not in waiting]
+        return {
+            "source": source,
+            "seen": seen,
+            "number": number,
+            "passes": self._passes,
+            "delivered": delivered + sorted(self._skip),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self._source.load_state_dict(copy.deepcopy(state["source"]))
+        self._seen, self._next, self._passes = state["seen"], state["number"], state["passes"]
+        self._skip = set(state["delivered"])
+        self._points.clear()
+        self._points.append((self._next, self._seen, state["source"]))
+        self._iterator = self._opened()
+
+    def restart(self) -> None:
+        """Iterate the source anew."""
+        if self._resumable:
+            # What was loaded for a resume would be begun from again.
+            self._source.load_state_dict(copy.deepcopy(self._start))
+        self._seen = self._next = 0
+        self._passes += 1
+        self._points.clear()
+        self._begin()
+
+
+class StreamCursor(IterableCursor):
+    """A stream that is dealt out already: what `opened` gives, whole.
+
+    Its position can be saved where `source` has `state_dict` and `load_state_dict` of its own that give
+    one: a distributor of the user's that has only `stream` has none.
+    """
+
+    def __init__(self, opened: Callable[[], Iterator[Any]], *, source: Any) -> None:
+        own = not isinstance(source, DataDistributor)
+        super().__init__(source if own else (), Place())
+        self._stream = opened
+        if not own:
+            self.obstacle = f"{type(source).__name__} has stream() and no cursor()"
+
+    def _opened(self) -> Iterator[Any]:
+        return self._stream()
+
+
+class MixtureCursor(Cursor):
+    """Several cursors, one drawn by its weight for each item. Tickets are (source, its own ticket)."""
+
+    single = False
+
+    def __init__(self, names: Sequence[str], cursors: Sequence[Cursor], ratios: Sequence[float], seed: int):
+        self._names = list(names)
+        self._cursors = list(cursors)
+        self._ratios = list(ratios)
+        self._choices = range(len(self._cursors))
+        self._random = random.Random(seed)
+        self._again: deque[tuple[int, Any]] = deque()
+
+    def advance(self) -> tuple[int, Any]:
+        """The ticket of the next item. Raises LoaderError for a source that has no item at all."""
+        if self._again:
+            source, _ = self._again.popleft()
+            return source, self._cursors[source].advance()
+        source = self._random.choices(self._choices, weights=self._ratios, k=1)[0]
+        try:
+            return source, self._cursors[source].advance()
+        except StopIteration:
+            self._cursors[source].restart()
+        try:
+            return source, self._cursors[source].advance()
+        except StopIteration:
+            raise LoaderError(
+                f"The source {self._names[source]!r} of the mixture has no item for this stream.",
+                remedy="Leave it out, or give it at least one item a stream (ranks times workers).",
+            ) from None
+
+    def read(self, ticket: tuple[int, Any]) -> Any:
+        """The item of a ticket."""
+        return self._cursors[ticket[0]].read(ticket[1])
+
+    def origin(self, ticket: tuple[int, Any]) -> Origin:
+        """Where the item of a ticket came from, in its own source."""
+        return self._cursors[ticket[0]].origin(ticket[1])
+
+    def state(self, pending: Sequence[tuple[int, Any]]) -> dict[str, Any] | None:
+        """The position after all tickets but `pending`, or None if a source has none."""
+        own: list[list[Any]] = [[] for _ in self._choices]
+        for source, ticket in pending:
+            own[source].append(ticket)
+        states = [cursor.state(tickets) for cursor, tickets in zip(self._cursors, own, strict=True)]
+        if any(state is None for state in states):
+            lacking = next(place for place, state in enumerate(states) if state is None)
+            self.obstacle = f"its source {self._names[lacking]!r}: {self._cursors[lacking].obstacle}"
+            return None
+        version, words, spare = self._random.getstate()
+        packed = base64.b64encode(np.array(words, np.uint32).astype("<u4").tobytes()).decode("ascii")
+        return {
+            "generator": [version, packed, spare],
+            "order": [source for source, _ in (*pending, *self._again)],
+            "sources": dict(zip(self._names, states, strict=True)),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        version, packed, spare = state["generator"]
+        words = np.frombuffer(base64.b64decode(packed), "<u4")
+        self._random.setstate((version, tuple(int(word) for word in words), spare))
+        for name, cursor in zip(self._names, self._cursors, strict=True):
+            cursor.restore(state["sources"][name])
+        self._again = deque((source, None) for source in state["order"])
+
+    def restart(self) -> None:
+        """Begin every source anew."""
+        for cursor in self._cursors:
+            cursor.restart()
+
+
+def _unsharded(iterable: Iterable[Any]) -> Iterator[Any]:
+    """The items of the whole source, in a DataLoader's worker too.
+
+    A source that looks at torch's worker info takes every n-th item (or shard) by itself; dealing those
+    out once more would lose all others without a word.
+    """
+    import sys
+
+    workers = sys.modules.get("torch.utils.data._utils.worker")
+    info = getattr(workers, "_worker_info", None)
+    if workers is None or info is None:
+        yield from iterable
+        return
+    workers._worker_info = None  # type: ignore[attr-defined]
+    try:
+        iterator = iter(iterable)
+        first = next(iterator, _END)
+    finally:
+        workers._worker_info = info  # type: ignore[attr-defined]
+    if first is not _END:
+        yield first
+        yield from iterator
+
+
+_END = object()
+
+
+def _obstacle(source: Any) -> str:
+    """Why a source's position cannot be saved; empty if it can."""
+    if not all(hasattr(source, name) for name in ("state_dict", "load_state_dict")):
+        return f"{type(source).__name__} has no state_dict"
+    if _shuffles(getattr(source, "_ex_iterable", None)):
+        return "the source has a shuffle buffer, whose items its state_dict leaves out"
+    return ""
+
+
+def _shuffles(step: Any) -> bool:
+    """Whether a stream of `datasets` draws from a buffer, in any of its steps."""
+    if step is None:
+        return False
+    if type(step).__name__ == "BufferShuffledExamplesIterable":
+        return True
+    before = [getattr(step, "ex_iterable", None), *(getattr(step, "ex_iterables", None) or ())]
+    return any(_shuffles(each) for each in before)

@@ -1,0 +1,298 @@
+"""One stream of one worker: distribute, process, batch, collate, in this order, with a mark on each batch.
+
+A mark says what a batch is made of and where the stream stands once it is delivered. It travels with
+the batch from the worker to the main process, which is the only place that knows what was delivered:
+what workers have prepared ahead is simply not in the position that a checkpoint keeps.
+"""
+
+from __future__ import annotations
+
+import random
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from prep.dataflow.base import BatchCollator, RawItemProcessor, SampleBatcher, SkipSample
+from prep.dataflow.cursors import Cursor, Origin
+
+__all__ = ["TICKET", "Engine", "Mark", "Roles", "sample_seed"]
+
+TICKET = "_dp_ticket"
+"""The key under which a sample carries its ticket through a batcher; no collator sees it."""
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(slots=True)
+class Mark:
+    """What a batch is made of, and the stream's position after it.
+
+    `epoch` and `position` are the furthest of its samples; `behind` counts earlier ones that are still
+    pending. `discarded` counts by reason what was left out since the batch before.
+    """
+
+    worker: int
+    samples: int
+    state: dict[str, Any] | None = None
+    obstacle: str = ""
+    epoch: int = 0
+    position: int = 0
+    known: bool = False
+    behind: int = 0
+    padding: list[bool] = field(default_factory=list)
+    load: tuple[int, int] | None = None
+    discarded: dict[str, int] = field(default_factory=dict)
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The three roles after the distributor."""
+
+    processor: RawItemProcessor
+    batcher: SampleBatcher
+    collator: BatchCollator
+
+
+class _Drawn:
+    """A ticket in a batcher's hands; once nothing refers to it, the batcher has let the sample go."""
+
+    __slots__ = ("__weakref__", "number", "ticket")
+
+    def __init__(self, ticket: Any, number: int) -> None:
+        self.ticket = ticket
+        self.number = number
+
+
+class Engine:
+    """The batches of one stream; see the module.
+
+    `seed` not None: before an item is read, the global generators are seeded by (seed, epoch, index).
+    `keep` guards them where they are the trainer's own, in the main process.
+    """
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        roles: Roles,
+        *,
+        worker: int,
+        seed: int | None = None,
+        keep: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._cursor = cursor
+        self._roles = roles
+        self._worker = worker
+        self._seed = seed
+        self._keep = keep
+        self._numbers = count()
+        self._pending: dict[int, weakref.ref[_Drawn]] = {}  # in drawing order
+        self._since: list[Any] = []  # tickets
+        self._unmarked: dict[int, deque[tuple[Any, _Drawn]]] = {}
+        self._discarded: Counter[str] = Counter()
+        self._dropped = cursor.dropped
+
+    def run(self) -> Iterator[tuple[Any, Mark]]:
+        """Each batch with its mark; at the end, if samples were left over, one mark with no batch."""
+        batcher = self._roles.batcher
+        batcher._on_discard = self._discard
+        if batcher.draws_exactly:
+            groups = batcher.batches(self._samples())
+            finish = self._finish_exact
+        else:
+            groups = batcher.batches(self._tagged())
+            finish = self._finish_tagged
+        for group in groups:
+            clean, tickets = finish(group)
+            mark = self._mark(clean, tickets)
+            yield self._roles.collator.collate(clean), mark
+        del groups
+        left = self._left_over()
+        if left is not None:
+            yield None, left
+
+    def _left_over(self) -> Mark | None:
+        """What the stream's end leaves in no batch, such as the last of `drop_last`."""
+        rest = len(self._since)
+        if rest:
+            self._since.clear()
+            self._discarded["in no batch at the end"] += rest
+        mark = self._mark([], [])
+        return mark if mark.discarded or mark.dropped else None
+
+    def _samples(self) -> Iterator[Any]:
+        if self._seed is not None:
+            yield from self._seeded(self._seed)
+            return
+        process, since = self._roles.processor.process, self._since
+        for ticket, item in self._cursor.drawn():
+            try:
+                sample = process(item)
+            except SkipSample as skip:
+                self._discarded[skip.reason] += 1
+                continue
+            except Exception as error:
+                self._note(error, self._cursor.origin(ticket))
+                raise
+            since.append(ticket)
+            yield sample
+
+    def _seeded(self, seed: int) -> Iterator[Any]:
+        cursor, process = self._cursor, self._roles.processor.process
+        while True:
+            try:
+                ticket = cursor.advance()
+            except StopIteration:
+                return
+            origin = cursor.origin(ticket)
+            try:
+                with self._keep():
+                    _seed_all(sample_seed(seed, origin.epoch, origin.item))
+                    sample = process(cursor.read(ticket))
+            except SkipSample as skip:
+                self._discarded[skip.reason] += 1
+                continue
+            except Exception as error:
+                self._note(error, origin)
+                raise
+            self._since.append(ticket)
+            yield sample
+
+    @staticmethod
+    def _note(error: Exception, origin: Origin) -> None:
+        error.add_note(f"at item {origin.item} of epoch {origin.epoch}, position {origin.position}")
+
+    def _finish_exact(self, group: list[Any]) -> tuple[list[Any], list[Any]]:
+        tickets = self._since.copy()
+        self._since.clear()
+        return group, tickets
+
+    def _tagged(self) -> Iterator[Any]:
+        for sample in self._samples():
+            drawn = _Drawn(self._since.pop(), next(self._numbers))
+            self._pending[drawn.number] = weakref.ref(drawn)
+            if isinstance(sample, dict):
+                # A copy: the dataset may give the same object again.
+                yield {**sample, TICKET: drawn}
+            else:
+                self._unmarked.setdefault(id(sample), deque()).append((sample, drawn))
+                yield sample
+            del drawn, sample
+
+    def _finish_tagged(self, group: list[Any]) -> tuple[list[Any], list[Any]]:
+        clean, tickets = [], []
+        for sample in group:
+            drawn = self._taken(sample)
+            if drawn is not None:
+                tickets.append(drawn.ticket)
+                self._pending.pop(drawn.number, None)
+            clean.append(_without_ticket(sample))
+        return clean, tickets
+
+    def _taken(self, sample: Any) -> _Drawn | None:
+        if isinstance(sample, dict):
+            found: _Drawn | None = sample.get(TICKET)
+            return found
+        waiting = self._unmarked.get(id(sample))
+        if not waiting:
+            return None
+        drawn = waiting.popleft()[1]
+        if not waiting:
+            del self._unmarked[id(sample)]
+        return drawn
+
+    def _discard(self, sample: Any, reason: str) -> None:
+        self._discarded[reason] += 1
+        if self._since:
+            del self._since[0]
+            return
+        drawn = self._taken(sample)
+        if drawn is not None:
+            self._pending.pop(drawn.number, None)
+
+    def _mark(self, group: list[Any], tickets: list[Any]) -> Mark:
+        pending, cursor = self._still_pending(), self._cursor
+        mark = Mark(self._worker, len(group), cursor.state(pending))
+        if mark.state is None:
+            mark.obstacle = cursor.obstacle
+        if tickets and len(tickets) == len(group):
+            mark.known = True
+            self._place(mark, tickets, pending)
+            if cursor.pads:
+                mark.padding = [cursor.origin(ticket).is_padding for ticket in tickets]
+        mark.load = self._roles.batcher.load(group) if group else None
+        if self._discarded:
+            mark.discarded = dict(self._discarded)
+            self._discarded.clear()
+        if self._cursor.dropped != self._dropped:
+            mark.dropped, self._dropped = self._cursor.dropped - self._dropped, self._cursor.dropped
+        return mark
+
+    def _place(self, mark: Mark, tickets: list[Any], pending: list[Any]) -> None:
+        """The furthest of a batch's samples, and how many before it are pending."""
+        cursor = self._cursor
+        if cursor.single:
+            last = max(tickets)
+            furthest = cursor.origin(last)
+            mark.behind = sum(ticket < last for ticket in pending)
+        else:
+            furthest = max(map(cursor.origin, tickets))
+            mark.behind = max(len(pending), 1)  # no position of one source speaks for all
+        mark.epoch, mark.position = furthest.epoch, furthest.position
+
+    def _still_pending(self) -> list[Any]:
+        """The tickets of samples that the batcher holds, in drawing order."""
+        if not self._pending:
+            return []
+        tickets, gone = [], []
+        for number, reference in self._pending.items():
+            drawn = reference()
+            if drawn is None:
+                gone.append(number)
+            else:
+                tickets.append(drawn.ticket)
+        for number in gone:
+            del self._pending[number]
+        if gone:
+            # A batcher of the user's may leave samples out without `discard`: they are counted all the same.
+            self._discarded["left out by the batcher"] += len(gone)
+        return tickets
+
+
+def _without_ticket(sample: Any) -> Any:
+    if not isinstance(sample, dict) or TICKET not in sample:
+        return sample
+    clean = dict(sample)
+    del clean[TICKET]
+    return clean
+
+
+def sample_seed(seed: int, epoch: int, index: int) -> int:
+    """64 bits from (seed, epoch, index), alike in every process, for any order of samples.
+
+    Each number is mixed in by the finaliser of SplitMix64, so that neighbours share nothing.
+    """
+    mixed = 0
+    for number in (seed, epoch, index):
+        mixed = (mixed + 0x9E3779B97F4A7C15 + number) & _MASK
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+        mixed ^= mixed >> 31
+    return mixed
+
+
+def _seed_all(seed: int) -> None:
+    """Seed Python's, numpy's and torch's global generators, those that augmentations draw from."""
+    import sys
+
+    import numpy as np
+
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.manual_seed(seed >> 1)

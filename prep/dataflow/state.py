@@ -1,0 +1,190 @@
+"""What a loader's checkpoint holds, when it is refused, and how it is dealt to another number of streams.
+
+A state is plain JSON: the identity of what it belongs to, and for each stream of this rank the position
+after the last *delivered* batch, with the tickets of samples that a packer still held.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from prep.dataflow.base import LoaderError
+from prep.dataflow.engine import Mark
+from prep.dataflow.plans import Place, Planner
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Mask = NDArray[np.bool_]
+
+__all__ = ["VERSION", "Progress", "decode_masks", "delivered_masks", "encode_masks", "refuse_other"]
+
+VERSION = 1
+
+# What may differ where the rest of an epoch is dealt out anew.
+_DEALT_ANEW = ("batcher", "dp_world_size", "num_workers", "on_uneven")
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where the streams of one rank stand, by the batches that were delivered, and the counts so far."""
+
+    workers: int
+    streams: dict[int, dict[str, Any] | None] = field(default_factory=dict)
+    next_stream: int = 0
+    obstacle: str = ""
+    batches: int = 0
+    samples: int = 0
+    padding: int = 0
+    dropped: int = 0
+    tokens: int = 0
+    capacity: int = 0
+    discarded: Counter[str] = field(default_factory=Counter)
+
+    def note(self, mark: Mark) -> None:
+        """Take in the mark of a batch that is being delivered, or of a stream's end."""
+        self.streams[mark.worker] = mark.state
+        self.obstacle = mark.obstacle
+        self.discarded.update(mark.discarded)
+        self.dropped += mark.dropped
+        if not mark.samples:
+            return
+        self.next_stream = (mark.worker + 1) % self.workers
+        self.batches += 1
+        self.samples += mark.samples
+        self.padding += sum(mark.padding)
+        if mark.load is not None:
+            self.tokens += mark.load[0]
+            self.capacity += mark.load[1]
+
+    def counts(self) -> dict[str, Any]:
+        """The counts, as a state keeps them."""
+        return {
+            "batches": self.batches,
+            "samples": self.samples,
+            "padding": self.padding,
+            "dropped": self.dropped,
+            "tokens": self.tokens,
+            "capacity": self.capacity,
+            "discarded": dict(self.discarded),
+        }
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any], workers: int) -> Progress:
+        """The progress that a state of this very loader tells of."""
+        counts = dict(state["counts"])
+        streams = {int(worker): position for worker, position in state["streams"].items()}
+        discarded: Counter[str] = Counter(counts.pop("discarded"))
+        return cls(workers, streams, state["next_stream"], discarded=discarded, **counts)
+
+
+def refuse_other(saved: Mapping[str, Any], here: Mapping[str, Any], *, reshard: bool) -> None:
+    """Raise LoaderError if a state belongs to something else, by the name of what differs."""
+    left_out = _DEALT_ANEW if reshard else ()
+    for path, before, now in _differences(saved, here):
+        if path.split(".")[0] in left_out:
+            continue
+        may = path.split(".")[0] in _DEALT_ANEW
+        raise LoaderError(
+            f"The saved state belongs to another loader: {path} was {before!r} and is {now!r}.",
+            remedy="Give reshard=True with the states of all ranks to deal the rest of the epoch anew."
+            if may
+            else "Load it into a loader over the same data, made with the same arguments.",
+        )
+
+
+def _differences(saved: Any, here: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(saved, Mapping) and isinstance(here, Mapping):
+        for key in [*saved, *(key for key in here if key not in saved)]:
+            yield from _differences(saved.get(key), here.get(key), f"{path}.{key}" if path else str(key))
+    elif saved != here:
+        yield path, saved, here
+
+
+def encode_masks(masks: Mapping[int, Mask]) -> dict[str, Any]:
+    """Masks by epoch as JSON: a count, and the bits, deflated, in base 64."""
+    return {
+        str(epoch): {
+            "count": len(mask),
+            "bits": base64.b64encode(zlib.compress(np.packbits(mask).tobytes())).decode("ascii"),
+        }
+        for epoch, mask in masks.items()
+    }
+
+
+def decode_masks(encoded: Mapping[str, Any]) -> dict[int, Mask]:
+    """What `encode_masks` gave, as masks again."""
+    found = {}
+    for epoch, entry in encoded.items():
+        packed = np.frombuffer(zlib.decompress(base64.b64decode(entry["bits"])), np.uint8)
+        found[int(epoch)] = np.unpackbits(packed, count=entry["count"]).astype(bool)
+    return found
+
+
+def delivered_masks(states: Sequence[Mapping[str, Any]], planner: Planner) -> tuple[int, dict[int, Mask]]:
+    """The first epoch that is not done, and for each begun one which items (by index) were delivered.
+
+    `states` are those of all ranks. A repeat that only filled up a stream counts for nothing: its own
+    stream gives the item. Raises LoaderError if a rank's state is missing or there twice.
+    """
+    world = states[0]["identity"]["dp_world_size"]
+    _refuse_incomplete([state["dp_rank"] for state in states], world)
+    masks = decode_masks(states[0]["delivered"])
+    streams = [_Stream(state, worker, masks) for state in states for worker in state["streams"]]
+    first = min(stream.first_epoch for stream in streams)
+    last = max(stream.epoch for stream in streams)
+    found = {epoch: mask for epoch, mask in masks.items() if first <= epoch}
+    for epoch in range(first, last + 1):
+        mask = found[epoch].copy() if epoch in found else np.zeros(planner.extent, bool)
+        for stream in streams:
+            stream.mark(epoch, planner, mask)
+        found[epoch] = mask
+    return first, found
+
+
+def _refuse_incomplete(ranks: Sequence[int], world: int) -> None:
+    if sorted(ranks) != list(range(world)):
+        missing = sorted(set(range(world)) - set(ranks))
+        raise LoaderError(
+            f"Dealing anew needs the states of all {world} ranks; there are those of {sorted(ranks)}.",
+            remedy=f"Gather them into one list; missing: {missing}." if missing else "Give each state once.",
+        )
+
+
+class _Stream:
+    """One stream of a saved state."""
+
+    def __init__(self, state: Mapping[str, Any], worker: str, masks: Mapping[int, Mask]) -> None:
+        identity, position = state["identity"], state["streams"][worker]
+        self.epoch = position["epoch"] if position else 0
+        self._position = position["position"] if position else 0
+        self._pending = [(epoch, place) for epoch, place in (position["pending"] if position else [])]
+        self.first_epoch = min([self.epoch, *(epoch for epoch, _ in self._pending)])
+        self._place = Place(
+            state["dp_rank"],
+            identity["dp_world_size"],
+            int(worker),
+            identity["num_workers"],
+            identity["epochs"],
+            identity["on_uneven"],
+            masks,
+        )
+
+    def mark(self, epoch: int, planner: Planner, mask: Mask) -> None:
+        """Set what this stream has delivered of an epoch."""
+        if epoch > self.epoch:
+            return
+        plan = planner.plan(epoch, self._place)
+        given = min(plan.own, plan.length)
+        end = given if epoch < self.epoch else min(given, self._position)
+        waiting = {place for of, place in self._pending if of == epoch}
+        for place in range(end):
+            if place not in waiting:
+                mask[plan.at(place)] = True
