@@ -3,6 +3,7 @@
 #
 #   make demo     a first run on data that the package carries
 #   make test     the tests                    PYTEST_FLAGS="-k windows -n 0" narrows them
+#                 They want torch and lerobot: some gigabytes, once. TORCH=no leaves both out, and what needs them
 #   make lint     ruff check, ruff format --check, mypy
 #   make docs     write docs/reference anew from the code (a test fails where it is not current)
 #   make bench    speed and memory (tests/benchmarks), never part of `make test`
@@ -13,9 +14,11 @@ PYTHON ?= python3
 VENV ?= .venv
 PYTEST_FLAGS ?=
 LOCK_FLAGS ?=
+TORCH ?= yes
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TORCH_STAMP := $(VENV)/.torch
 LOCK_VENV := $(VENV)-lock
 
 .DEFAULT_GOAL := test
@@ -27,7 +30,7 @@ demo: $(STAMP)
 	@$(BIN)/prep demo
 
 # Two workers: most tests wait for files and child processes, and a CI machine has two cores.
-test: $(STAMP)
+test: $(STAMP) $(if $(filter no,$(TORCH)),,$(TORCH_STAMP))
 	@$(BIN)/python -m pytest -n 2 $(PYTEST_FLAGS)
 
 lint: $(STAMP)
@@ -55,6 +58,13 @@ $(STAMP): requirements.lock pyproject.toml | check-python
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# lerobot goes in without its dependencies: it caps packages below the versions that are locked here.
+$(TORCH_STAMP): requirements-torch.lock $(STAMP)
+	@echo "Installing torch and the references into $(VENV) (once; some gigabytes, TORCH=no leaves them out)" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-torch.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps lerobot==0.4.4
 	@touch $@
 
 check-python:

@@ -56,8 +56,14 @@ def videophy2(**values: Any) -> None:
 @cli.command()
 @click.argument("recipe")
 @prepare_options
+@click.option(
+    "--on-bad-image",
+    type=click.Choice(["fail", "drop"]),
+    help="Images: what becomes of a row that would end training.  [default: fail]",
+)
+@click.option("--ignore", multiple=True, metavar="CODE", help="Robot data, reasoning: findings to accept.")
 def prepare(recipe: str, **values: Any) -> None:
-    """Prepare a dataset by a recipe of your own.
+    """Prepare a dataset by a recipe of your own, of any kind.
 
     \b
     Example: prep prepare my.toml --out-root data/
@@ -72,12 +78,16 @@ for command in (bridge, sft, llava_ov, video_reasoning, daft, droid, libero, ler
 def _prepare(recipe: str, values: dict[str, Any]) -> None:
     from prep import preparation as run
     from prep.cli_output import print_results
+    from prep.dispatch import with_kind_options
     from prep.pool import interruptible
+    from prep.recipe import load_recipe
     from prep.stages.options import overall_status
 
+    chosen = load_recipe(recipe)
+    given = {"on_bad_image": values.get("on_bad_image"), "ignore": _codes(values.get("ignore", ()))}
     with interruptible() as cancel:
-        options = options_from({**values, "cancel": cancel})
-        results = run.prepare(recipe, values["out_root"], split=values["split"], options=options)
+        options = with_kind_options(chosen, options_from({**values, "cancel": cancel}), given)
+        results = run.prepare(chosen, values["out_root"], split=values["split"], options=options)
     print_results(results, values["output"])
     sys.exit(overall_status(results))
 

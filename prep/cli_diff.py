@@ -34,6 +34,9 @@ __all__ = ["diff"]
 )
 @click.option("--index", metavar="NAME", help="Window index of robot data, where there are several.")
 @click.option(
+    "--model-input", is_flag=True, help="Compare what a model is given of robot windows, not the samples."
+)
+@click.option(
     "--png", type=click.Path(path_type=Path), help="Write the first pictures that differ, side by side."
 )
 @click.option(

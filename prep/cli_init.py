@@ -6,18 +6,19 @@ from pathlib import Path
 
 import click
 
-from prep.cli_group import Group
+from prep.cli_group import ExistingPath, Group
 
 __all__ = ["init"]
 
 
 @click.command(cls=Group.command_class)
-@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("source", type=ExistingPath())
 @click.option(
     "--output", type=click.Path(path_type=Path), metavar="FILE", help="Where the recipe is written."
 )
 @click.option("--update", is_flag=True, help="Replace files that are there.")
-def init(source: Path, output: Path | None, update: bool) -> None:
+@click.option("--dry-run", is_flag=True, help="Print the recipe on stdout; write nothing.")
+def init(source: Path, output: Path | None, update: bool, dry_run: bool) -> None:
     """Look at a folder or a table, and write a recipe with what can be guessed.
 
     \b
@@ -26,10 +27,14 @@ def init(source: Path, output: Path | None, update: bool) -> None:
     """
     from prep.init import init as write
 
-    made = write(source, output=output, update=update)
-    click.echo(f"{made.recipe}: a recipe of the kind {made.kind}, each guess with its reason.", err=True)
+    made = write(source, output=output, update=update, dry_run=dry_run)
+    if dry_run:
+        click.echo(made.text, nl=False)
+    else:
+        click.echo(f"{made.recipe}: a recipe of the kind {made.kind}, each guess with its reason.", err=True)
     for table in made.tables:
         click.echo(f"{table}: the table that it names.", err=True)
     for remark in made.remarks:
         click.echo(f"note: {remark}", err=True)
-    click.echo(f"next: look at it, then {made.command}", err=True)
+    if not dry_run:
+        click.echo(f"next: {made.command}", err=True)

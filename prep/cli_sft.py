@@ -70,6 +70,7 @@ _COMMON = (
         help="Share of records that must be free of faults.",
     ),
     click.option("--jobs", type=click.IntRange(1, 256), default=16, show_default=True, help="At a time."),
+    click.option("--reuse", type=_FOLDER, metavar="DIR", help="Link clips from another out-root or dataset."),
     click.option("--dry-run", is_flag=True, help="Say what would be made; write nothing."),
     download_only_option,
     offline_option,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from prep.cli_group import Group
 from prep.cli_options import (
+    download_only_option,
     format_option,
     quiet_option,
     refresh_option,
@@ -55,7 +57,14 @@ _LIST = "list"
     show_default=True,
     help="Payload of a shard.",
 )
+@click.option(
+    "--reuse",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Link shards from another out-root or snapshot.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be fetched; write nothing.")
+@download_only_option
 @click.option("--offline", is_flag=True, help="Open no connection.")
 @update_option
 @refresh_option

@@ -166,19 +166,21 @@ def diff(
     atol: Mapping[str, float] | None = None,
     png: Path | None = None,
     index: str | None = None,
+    model_input: bool = False,
     on_sample: Callable[[], None] = lambda: None,
 ) -> Comparison:
     """Compare the dataset at `directory` with a reference, on samples drawn by `seed`.
 
     `reference` is `cosmos`, `lerobot`, `tao-daft` or another prepared directory. `fields` restricts
     the comparison, `atol` gives a field's tolerance (0 where it gives none), `index` names a window index
-    where a dataset has several, `png` gets the first differing picture of both sides. Raises
-    UsageError, PrepError, and EnvironmentLacksError where the reference is not installed.
+    where a dataset has several, `model_input` compares what a model is given of robot windows, `png`
+    gets the first differing picture of both sides. Raises UsageError, PrepError, and
+    EnvironmentLacksError where the reference is not installed.
     """
     from prep.upstream.adapters import open_sides
     from prep.versions import environment
 
-    ours, other, intended = open_sides(Path(directory), reference, index=index)
+    ours, other, intended = open_sides(Path(directory), reference, index=index, model_input=model_input)
     return compare(
         ours,
         other,

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from prep.init_tables import Columns
 
-__all__ = ["Text", "conversations", "lerobot", "reasoning", "sft", "snapshot"]
+__all__ = ["Text", "conversations", "images", "lerobot", "parquet_images", "reasoning", "sft"]
+
+_WIDTH: Final = 100
+
+Splits = Mapping[str, Mapping[str, str]]
+"""For each split where its content is, as the recipe says it."""
 
 
 @dataclass(slots=True)
@@ -22,8 +27,8 @@ class Text:
     remarks: list[str] = field(default_factory=list)
 
     def comment(self, text: str) -> None:
-        """A line for people."""
-        self.lines.append(f"# {' '.join(text.split())}")
+        """Lines for people."""
+        self.lines += [f"# {line}" for line in textwrap.wrap(" ".join(text.split()), _WIDTH)]
 
     def table(self, name: str, why: str = "", **values: Any) -> None:
         """A table with its values; `why` stands above it."""
@@ -39,15 +44,17 @@ class Text:
 
 
 def _toml(value: Any) -> str:
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
     # JSON's text is TOML's, but for DEL, which TOML wants escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _begun(name: str, kind: str, why: str) -> Text:
-    text = Text(kind)
+def _begun(name: str, kind: str, why: str, remarks: Sequence[str] = ()) -> Text:
+    text = Text(kind, remarks=list(remarks))
     text.comment("A first recipe, written by `prep init`: look at each guess, correct it, then run it.")
+    for remark in remarks:
+        text.comment(f"Note: {remark}.")
     text.lines += [f"name = {_toml(name)}", ""]
     text.comment(f"Guessed: {why}.")
     text.lines.append(f"kind = {_toml(kind)}")
@@ -55,17 +62,13 @@ def _begun(name: str, kind: str, why: str) -> Text:
 
 
 def conversations(
-    name: str, columns: Columns, tables: Mapping[str, str], remarks: Sequence[str] = ()
+    name: str, columns: Columns, splits: Splits, remarks: Sequence[str] = (), *, has_turns: bool = False
 ) -> Text:
     """Videos with questions and answers, from one table a split."""
     reasons = columns.reasons
-    text = _begun(name, "conversations", "a table of videos with texts is prepared as conversations")
-    for remark in remarks:
-        text.comment(remark)
-    why = f"Guessed: {reasons.get('split', 'nothing tells of splits, so that all rows are train')}."
-    for split, table in tables.items():
-        text.table(f"splits.{split}", why, directory=f"{name}_{split}", table=table)
-        why = ""
+    why = "a table of videos with texts is prepared as conversations"
+    text = _begun(name, "conversations", why, remarks)
+    _splits(text, splits, columns, lambda split: f"{name}_{split}")
     text.table(
         "record",
         "The files' names; {row} counts data rows from 1.",
@@ -77,14 +80,23 @@ def conversations(
     )
     text.table("columns", f"Guessed: {reasons['media']}.", media=columns.media)
     if columns.prompt is not None:
-        why = reasons.get("prompt", "the table has this column to be filled in")
-        text.table("prompt", f"Guessed: {why}.", column=columns.prompt)
+        text.table("prompt", f"Guessed: {reasons['prompt']}.", column=columns.prompt)
     else:
         why = "No column looks like a question: the same words are asked of every video. Write your own."
         text.table("prompt", why, text="Describe what happens in the video.")
     _answer(text, columns)
-    text.remarks += remarks
+    if has_turns:
+        text.table("turns", "The turns behind the first question and answer.", column="turns")
     return text
+
+
+def _splits(text: Text, splits: Splits, columns: Columns, directory: Any) -> None:
+    why = f"Guessed: {columns.reasons.get('split', 'nothing tells of splits, so that all rows are train')}."
+    if any("media_root" in place for place in splits.values()):
+        why += f" media_root: {columns.reasons['media_root']}."
+    for split, place in splits.items():
+        text.table(f"splits.{split}", why, directory=directory(split), **place)
+        why = ""
 
 
 def _answer(text: Text, columns: Columns) -> None:
@@ -104,16 +116,40 @@ def _key(name: str) -> str:
     return name if plain else _toml(name)
 
 
-def lerobot(name: str, path: Path, roots: Sequence[str]) -> Text:
-    """A LeRobot v3.0 tree; the tree itself is named on the command line."""
-    info = json.loads((path / roots[0] / "meta/info.json").read_text(encoding="utf-8"))
-    single = list(roots) == [""]
+def images(name: str, columns: Columns, splits: Splits, remarks: Sequence[str] = ()) -> Text:
+    """Images with conversations, from one table a split."""
+    text = _begun(name, "arrow_snapshot", "images with texts become a snapshot of rows", remarks)
+    _splits(text, splits, columns, lambda _split: name)
+    named = {"id": columns.id} if columns.id is not None else {}
+    turns = columns.turns or "conversations"
+    text.table(
+        "columns", f"Guessed: {columns.reasons['media']}.", **named, image=columns.media, conversations=turns
+    )
+    if columns.turns is None:
+        why = f"Guessed: {columns.reasons['answer']}."
+        if columns.prompt is None:
+            why += " No column looks like a question: the same is asked of every image. Write your own."
+        asked = {"question": columns.prompt} if columns.prompt else {"text": "Describe the image."}
+        text.table("turns", why, **asked, answer=columns.answer)
+    text.table("keep", "As upstream: an image, and a question and its answer at least.", minimum_turns=2)
+    return text
+
+
+def parquet_images(name: str, table: str, splits: Sequence[str], columns: Columns) -> Text:
+    """A folder of parquet files with the images in them, as a dataset of the Hub has it."""
+    columns.reasons["split"] = "the files' names, or the card, tell of the splits"
+    return images(name, columns, {split: {"table": table} for split in splits})
+
+
+def lerobot(name: str, trees: Mapping[str, str], groups: Sequence[str], fps: float) -> Text:
+    """LeRobot v3.0 trees, by name with their places; `groups` are the roots of the one tree that has any."""
     text = _begun(name, "lerobot", "meta/info.json states the version v3.0")
-    text.table(f"datasets.{name}", directory=name)
-    given = {} if single else {"groups": sorted({root.split("/")[0] for root in roots})}
-    why = "one tree" if single else f"{len(roots)} trees in groups"
-    text.table("roots", f"Guessed: {why}.", form="single" if single else "groups", **given)
-    seconds = f"{16 / float(info['fps']):.3g} s at {info['fps']} frames a second"
+    for each, tree in trees.items():
+        text.table(f"datasets.{each}", directory=each, tree=tree)
+    form = {"form": "groups", "groups": list(groups)} if groups else {"form": "single"}
+    why = f"the tree has the groups {', '.join(groups)}" if groups else f"{len(trees)} tree(s) of one root"
+    text.table("roots", f"Guessed: {why}.", **form)
+    seconds = f"{16 / fps:.3g} s at {fps:g} frames a second"
     text.table(
         "windows",
         f"16 actions are {seconds}: choose your policy's chunk.",
@@ -126,25 +162,29 @@ def lerobot(name: str, path: Path, roots: Sequence[str]) -> Text:
     return text
 
 
-def reasoning(name: str, splits: Mapping[str, Sequence[str]]) -> Text:
+def reasoning(name: str, splits: Mapping[str, Sequence[str]], remarks: Sequence[str] = ()) -> Text:
     """Annotation files of questions about videos."""
-    text = _begun(name, "reasoning_qa", "the files hold items of question and answer about videos")
+    why = "the files hold items of question and answer about videos"
+    text = _begun(name, "reasoning_qa", why, remarks)
     why = "Guessed from the files' names: val, test and eval in a name make it val."
     for split in sorted(splits):
         text.table(f"splits.{split}", why, directory=f"{name}/{split}")
         why = ""
+    why = "Videos are looked for where a file says, else beside it; media_roots names another folder."
     for split, files in sorted(splits.items()):
-        text.table(f"inputs.{split}", annotations=list(files))
+        text.table(f"inputs.{split}", why, annotations=list(files))
+        why = ""
     for split in sorted(splits):
         mode = "hybrid" if split == "train" else "answer"
         text.table(f"sampling.{split}", "Upstream's default for this split.", response_mode=mode)
     return text
 
 
-def sft(name: str, why: str) -> Text:
+def sft(name: str, why: str, source: Mapping[str, str], remarks: Sequence[str] = ()) -> Text:
     """Videos with captions, for the generator."""
-    text = _begun(name, "sft_jsonl", why)
+    text = _begun(name, "sft_jsonl", why, remarks)
     text.table(f"datasets.{name}", directory=name)
+    text.table("source", "Relative to this file.", **source)
     text.table(
         "loader",
         "As in upstream's shipped recipes.",
@@ -155,14 +195,4 @@ def sft(name: str, why: str) -> Text:
         resolution="256",
         max_caption_tokens=2048,
     )
-    return text
-
-
-def snapshot(name: str, columns: Mapping[str, str], why: str) -> Text:
-    """Images with conversations."""
-    text = _begun(name, "arrow_snapshot", f"images ({why})")
-    text.table("splits.train", "Name the Hub's dataset with `repo`.", directory=name)
-    chosen = {"id": "id", "image": "image", "conversations": "conversations", **columns}
-    text.table("columns", "Guessed from the columns' names and what they hold.", **chosen)
-    text.table("keep", "An image, and so many turns.", minimum_turns=2)
     return text

@@ -1,26 +1,22 @@
-"""Tables as people have them, read for a guess: CSV, JSON Lines, JSON arrays, parquet; also conversations."""
+"""Guesses from a table: which columns are the media, the question, the answer, the turns, and the split."""
 
 from __future__ import annotations
 
-import csv
-import itertools
-import json
+import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from prep.documents import BrokenDocumentError, parse
 from prep.errors import UsageError
+from prep.records import SAMPLE, TURNS, Row, Rows, is_picture, turns_of
 
-__all__ = ["ENDINGS", "SAMPLE", "Columns", "Rows", "guess_columns", "read_rows"]
+__all__ = ["ENDINGS", "Columns", "guess_columns", "media_folder"]
 
 IMAGES: Final = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 VIDEOS: Final = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".gif", ".ts")
 ENDINGS: Final = {"video": VIDEOS, "image": IMAGES}
-SAMPLE: Final = 1000
-"""Rows that a guess is made from."""
 
 _MEDIA: Final = (
     "video",
@@ -29,6 +25,7 @@ _MEDIA: Final = (
     "videopath",
     "clip",
     "media",
+    "file_name",
     "file",
     "path",
     "url",
@@ -48,200 +45,64 @@ _ANSWERS: Final = (
     "text",
 )
 _SPLITS: Final = ("split", "subset", "partition")
+_IDS: Final = ("id", "uuid")
 _FEW: Final = 50
 _SHARE: Final = 0.8
-_PLACEHOLDERS: Final = ("<video>", "<image>")
-
-Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A table: its columns in order, its rows as often as they are asked for, and remarks on how it was read.
-
-    `is_table` tells that it is a CSV, which a recipe can name as it is.
-    """
-
-    path: Path
-    names: tuple[str, ...]
-    each: Callable[[], Iterator[Row]]
-    is_table: bool = False
-    remarks: tuple[str, ...] = ()
-
-    def sample(self) -> list[Row]:
-        """The first rows."""
-        return list(itertools.islice(self.each(), SAMPLE))
+_LOOKED: Final = 100
+"""Media files of a table that are looked for, and folders that they are looked for in."""
 
 
 @dataclass(slots=True)
 class Columns:
-    """Which column is what, each with the reason; None where there is none."""
+    """What was guessed of a table's columns, and why.
+
+    `kind` and `ending` are those of most media; `numbers` are the least and greatest answer, if all are
+    whole numbers. `pictures` tells that the media are in the table itself.
+    """
 
     media: str | None = None
     kind: str = "video"
     ending: str = ".mp4"
     prompt: str | None = None
     answer: str | None = None
+    turns: str | None = None
     split: str | None = None
+    id: str | None = None
     numbers: tuple[int, int] | None = None
+    pictures: bool = False
     reasons: dict[str, str] = field(default_factory=dict)
 
-
-def read_rows(path: Path) -> Rows:
-    """The table at `path`; raises UsageError for one that cannot be read."""
-    readers = {".csv": _csv, ".jsonl": _lines, ".json": _array, ".parquet": _parquet}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
+    def need(self, rows: Rows) -> None:
+        """Raise UsageError for a table without media, or without anything to answer."""
+        if self.media is not None and (self.answer is not None or self.turns is not None):
+            return
+        lacks = "names videos" if self.media is None else "looks like an answer, a score or a caption"
         raise UsageError(
-            f"{path}: a table ends in {', '.join(readers)}.",
-            remedy="Give such a table, or a folder of media.",
+            f"{rows.path}: no column {lacks} (of {', '.join(rows.names[:12])}).",
+            remedy="Rename it to `video` or `answer`, or write the recipe by hand (docs/recipes.md).",
         )
-    try:
-        return reader(path)
-    except UnicodeDecodeError as error:
-        raise _unreadable(path, f"not UTF-8 at byte {error.start}") from error
-    except (OSError, ValueError, csv.Error) as error:
-        raise _unreadable(path, str(error).splitlines()[0]) from error
-    except BrokenDocumentError as error:
-        raise _unreadable(path, error.findings[0].message) from error
-
-
-def _unreadable(path: Path, why: str) -> UsageError:
-    return UsageError(f"{path}: cannot be read: {why}.", remedy="Correct the table, or give another.")
-
-
-def _csv(path: Path) -> Rows:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        names = tuple(next(csv.reader(file), ()))
-    if not names:
-        raise _unreadable(path, "it has no header")
-
-    def each() -> Iterator[Row]:
-        with path.open(encoding="utf-8-sig", newline="", errors="surrogateescape") as file:
-            yield from csv.DictReader(file)
-
-    return Rows(path, names, each, is_table=True)
-
-
-def _lines(path: Path) -> Rows:
-    def each() -> Iterator[Row]:
-        with path.open(encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield _object(path, number, line)
-
-    return _records(path, each)
-
-
-def _object(path: Path, number: int, line: str) -> Row:
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise _unreadable(path, f"line {number}: {error}") from error
-    if not isinstance(record, dict):
-        raise _unreadable(path, f"line {number} is no object")
-    return record
-
-
-def _array(path: Path) -> Rows:
-    document = parse(path.read_bytes(), path.name)
-    records = document if isinstance(document, list) else []
-    if not records or not all(isinstance(record, dict) for record in records):
-        raise _unreadable(path, "no array of objects")
-    return _records(path, lambda: iter(records))
-
-
-def _parquet(path: Path) -> Rows:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        names = tuple(pq.read_schema(path).names)
-    except pa.ArrowException as error:
-        raise _unreadable(path, str(error).splitlines()[0]) from error
-
-    def each() -> Iterator[Row]:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=SAMPLE):
-                columns = [column.to_pylist() for column in batch.columns]
-                yield from (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
-
-    return _records(path, each)
-
-
-def _records(path: Path, each: Callable[[], Iterator[Row]]) -> Rows:
-    """Rows of objects; those that hold conversations become question and answer."""
-    sample = list(itertools.islice(each(), SAMPLE))
-    if not sample:
-        raise _unreadable(path, "it has no rows")
-    key = next((key for key in ("conversations", "messages") if isinstance(sample[0].get(key), list)), None)
-    if key is None:
-        return Rows(path, tuple(dict.fromkeys(itertools.chain.from_iterable(sample))), each)
-    others = tuple(name for name in dict.fromkeys(itertools.chain.from_iterable(sample)) if name != key)
-    remarks = [f"`{key}` holds turns: the first question and its answer are taken"]
-    more = sum(len(record.get(key) or ()) > 2 + _has_system(record.get(key)) for record in sample)
-    if more:
-        remarks.append(f"{more} of {len(sample)} conversations have further turns, which are left out")
-
-    def flat() -> Iterator[Row]:
-        for record in each():
-            question, answer = _first_pair(record.get(key) or ())
-            yield {
-                **{name: _single(record.get(name)) for name in others},
-                "question": question,
-                "answer": answer,
-            }
-
-    return Rows(path, (*others, "question", "answer"), flat, remarks=tuple(remarks))
-
-
-def _has_system(turns: Any) -> int:
-    return int(bool(turns) and isinstance(turns, list) and _role(turns[0]) == "system")
-
-
-def _role(turn: Any) -> str:
-    return str(turn.get("from", turn.get("role", ""))) if isinstance(turn, dict) else ""
-
-
-def _first_pair(turns: Sequence[Any]) -> tuple[str, str]:
-    asked: Mapping[str, Any] = next((turn for turn in turns if _role(turn) in ("human", "user")), {})
-    told: Mapping[str, Any] = next((turn for turn in turns if _role(turn) in ("gpt", "assistant")), {})
-    question = _text(asked)
-    for placeholder in _PLACEHOLDERS:
-        question = question.replace(placeholder, "")
-    return question.strip(), _text(told)
-
-
-def _text(turn: Mapping[str, Any]) -> str:
-    value = turn.get("value", turn.get("content", ""))
-    if isinstance(value, list):  # blocks of text and media
-        return "".join(str(block.get("text", "")) for block in value if isinstance(block, dict))
-    return str(value)
-
-
-def _single(value: Any) -> Any:
-    """A list of one stands for its one value, as `videos: [path]` does."""
-    return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def guess_columns(rows: Rows) -> Columns:
     """Guess the columns from their names and the first rows."""
     sample, found = rows.sample(), Columns()
-    texts = {
-        name: [str(row[name]) for row in sample if row.get(name) not in (None, "")] for name in rows.names
-    }
+    texts = {name: [str(value) for value in _values(sample, name)] for name in rows.names}
     _guess_media(texts, found)
-    free = [name for name in rows.names if name != found.media and texts[name]]
+    _guess_pictures(rows.names, sample, found)
+    found.turns = next((name for name in TURNS if _holds_turns(sample, name)), None)
+    free = [name for name in rows.names if name not in (found.media, found.turns) and texts[name]]
+    found.id = _named(free, _IDS)
+    found.split = _named([name for name in free if len(set(texts[name])) <= _FEW], _SPLITS)
+    if found.split is not None:
+        values = ", ".join(sorted(set(texts[found.split])))
+        found.reasons["split"] = f"{found.split!r} has the values {values}"
+    if found.turns is not None:
+        found.prompt, found.answer = "question", "answer"
+        found.reasons["prompt"] = found.reasons["answer"] = f"{found.turns!r} holds turns"
+        return found
     found.prompt = _named(free, _PROMPTS)
     if found.prompt is not None:
         found.reasons["prompt"] = f"a column is called {found.prompt!r}"
-    found.split = next(
-        (name for name in free if name.lower() in _SPLITS and len(set(texts[name])) <= _FEW), None
-    )
-    if found.split is not None:
-        found.reasons["split"] = (
-            f"{found.split!r} has the values {', '.join(sorted(set(texts[found.split])))}"
-        )
     found.answer = _named([name for name in free if name not in (found.prompt, found.split)], _ANSWERS)
     if found.answer is not None:
         found.reasons["answer"] = f"a column is called {found.answer!r}"
@@ -249,14 +110,34 @@ def guess_columns(rows: Rows) -> Columns:
     return found
 
 
+def _values(sample: Sequence[Row], name: str) -> Iterator[Any]:
+    """The values of a column that say something and are no pictures; of a list the first."""
+    for row in sample:
+        value = row.get(name)
+        value = value[0] if isinstance(value, list) and value else value
+        if value not in (None, "", []) and not isinstance(value, dict | bytes):
+            yield value
+
+
+def _holds_turns(sample: Sequence[Row], name: str) -> bool:
+    return any(turns_of(row.get(name)) for row in sample[:_LOOKED])
+
+
+def _guess_pictures(names: Sequence[str], sample: Sequence[Row], found: Columns) -> None:
+    for name in names:
+        if any(is_picture(row.get(name)) for row in sample[:3]):
+            found.media, found.kind, found.pictures = name, "image", True
+            found.reasons["media"] = f"{name!r} holds pictures"
+            return
+
+
 def _guess_media(texts: Mapping[str, list[str]], found: Columns) -> None:
     """The column whose values end as files of one kind do; where several do, the one with the better name."""
     best: tuple[float, int] = (0.0, 0)
     for name, values in texts.items():
         for kind, endings in ENDINGS.items():
-            share = sum(value.split("?")[0].lower().endswith(endings) for value in values) / max(
-                len(values), 1
-            )
+            named = sum(value.split("?")[0].lower().endswith(endings) for value in values)
+            share = named / max(len(values), 1)
             place = _MEDIA.index(name.lower()) if name.lower() in _MEDIA else len(_MEDIA)
             if share >= _SHARE and (share, -place) > best:
                 best = (share, -place)
@@ -280,3 +161,31 @@ def _guess_numbers(values: Sequence[str], found: Columns) -> None:
         found.numbers = int(min(numbers)), int(max(numbers))
         low, high = found.numbers
         found.reasons["numbers"] = f"the values looked at are whole numbers from {low} to {high}"
+
+
+def media_folder(rows: Rows, column: str) -> tuple[Path, int, int]:
+    """The folder near the table that the most media files are below, how many are there, and of how many.
+
+    URLs are not looked for: with nothing else the folder is the table's own, with 0 of 0.
+    """
+    own = rows.path.parent
+    values = [str(value) for value in _values(rows.sample()[:SAMPLE], column) if "://" not in str(value)]
+    names = list(dict.fromkeys(values))[:_LOOKED]
+    if not names:
+        return own, 0, 0
+    counted = [(sum((folder / name).is_file() for name in names), folder) for folder in _near(own)]
+    most = max(count for count, _ in counted)
+    folder = next(folder for count, folder in counted if count == most)
+    return folder, most, len(names)
+
+
+def _near(own: Path) -> list[Path]:
+    """The table's folder, the one above it, and the folders in both."""
+    inside = [
+        Path(entry.path)
+        for folder in (own, own.parent)
+        if os.access(folder, os.R_OK)
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name)
+        if entry.is_dir() and not entry.name.startswith(".")
+    ]
+    return [own, own.parent, *inside][: 2 * _LOOKED]

@@ -1,14 +1,15 @@
-"""Prepare and adopt: from a recipe's name to the stage of its kind, for each split."""
+"""Prepare and adopt: from a recipe's name to the run of its kind; and the failures of a run."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from prep.errors import PrepError, UsageError
+from prep.conversations import KIND, checked_options
+from prep.dispatch import run
+from prep.errors import UsageError
 from prep.layouts.conversations import META
 from prep.manifest import MANIFEST, STATE, Manifest, RecordRow, read_rows
 from prep.progress import counted
@@ -17,21 +18,11 @@ from prep.recognise import find_datasets, other_layout
 from prep.stages.adopted import Adoption
 from prep.stages.conversations import prepare_split
 from prep.stages.finished import sound_manifest
-from prep.stages.options import FAILURES_SHOWN, Options, Outcome, Result
-from prep.stages.payload import reused_manifest
-from prep.stages.sources import local_table
+from prep.stages.options import FAILURES_SHOWN, Options, Result
 from prep.validation_robot import find_roots
 from prep.workspace import attempt_path, ledger_path
 
 __all__ = ["Options", "Result", "adopt", "failures", "prepare"]
-
-KIND = "conversations"
-_OTHER_COMMANDS = {
-    "lerobot": "Use `prep lerobot --recipe RECIPE`, `prep droid` or `prep libero`.",
-    "sft_jsonl": "Use `prep sft` or `prep bridge`.",
-    "arrow_snapshot": "Use `prep llava-ov`.",
-    "reasoning_qa": "Use `prep video-reasoning`.",
-}
 
 
 def prepare(
@@ -43,75 +34,12 @@ def prepare(
 ) -> list[Result]:
     """Prepare the splits of a recipe below `out_root`, one result each.
 
-    `recipe` is a built-in name, the path of a TOML file, or a loaded recipe. Raises UsageError,
-    WouldChangeError, HeldError, IncompleteError or EnvironmentLacksError; failures of single rows
-    are in the results. A split that cannot be done does not keep the others from being done.
+    `recipe` is a built-in name, the path of a TOML file, or a loaded recipe, of any kind; `options` may
+    be those of its kind. Raises UsageError, also for an option that the kind has not, WouldChangeError,
+    HeldError, IncompleteError or EnvironmentLacksError; failures of single rows are in the results.
     """
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    asked = _checked(options or Options(), chosen)
-    splits = chosen.chosen(split)
-    _refuse_early(chosen, splits, Path(out_root), asked)
-    return [_prepare_one(chosen, item, Path(out_root), asked, several=len(splits) > 1) for item in splits]
-
-
-def _checked(options: Options, recipe: Recipe) -> Options:
-    """The options with the splits of `sources` by their own names.
-
-    Raises UsageError for options that contradict one another, and for a recipe of another kind.
-    """
-    if recipe.kind != KIND:
-        raise UsageError(
-            f"The recipe {recipe.name} is of the kind {recipe.kind!r}; here tables become {KIND}.",
-            remedy=_OTHER_COMMANDS.get(recipe.kind, "See `prep --help`."),
-        )
-    for other, given in (("--download-only", options.download_only), ("--refresh", options.refresh)):
-        if options.offline and given:
-            raise UsageError(
-                f"--offline and {other} contradict one another.", remedy="Leave out one of them."
-            )
-    names = {alias: item.name for item in recipe.splits for alias in (item.name, *item.aliases)}
-    unknown = sorted(options.sources.keys() - names)
-    if unknown:
-        raise UsageError(
-            f"--source names the split {unknown[0]!r}, which the recipe {recipe.name} has not.",
-            remedy=f"It has: {', '.join(item.name for item in recipe.splits)}.",
-        )
-    return replace(options, sources={names[name]: where for name, where in options.sources.items()})
-
-
-def _refuse_early(recipe: Recipe, splits: Sequence[Split], out_root: Path, options: Options) -> None:
-    """Raise UsageError for a wrong place, and for what would show only after the first split is fetched."""
-    if out_root.exists() and not out_root.is_dir():
-        raise UsageError(f"--out-root {out_root} is a file.", remedy="Give a folder, there or not yet.")
-    if (out_root / MANIFEST).is_file() and (out_root / STATE).is_dir():
-        raise UsageError(
-            f"--out-root {out_root} is itself a prepared dataset.",
-            remedy=f"Give the folder above it: `--out-root {out_root.parent}`.",
-        )
-    for split in splits[1:]:
-        local_table(recipe, split, options)
-        if options.reuse is not None:
-            reused_manifest(options.reuse / split.directory)
-
-
-def _prepare_one(recipe: Recipe, split: Split, out_root: Path, options: Options, *, several: bool) -> Result:
-    root = out_root / split.directory
-    began = time.monotonic()
-    try:
-        return prepare_split(recipe, split, root, options)
-    except PrepError as error:
-        # The other splits are still done; wrong usage would be wrong for them too.
-        if not several or error.exit_status not in (1, 3) or options.cancel.is_set():
-            raise
-        outcome: Outcome = "failed" if error.exit_status == 1 else "incomplete"
-        return Result(
-            split.directory,
-            root,
-            outcome,
-            message=error.message,
-            remedy=error.remedy,
-            seconds=time.monotonic() - began,
-        )
+    return run(chosen, Path(out_root), split, options or Options())
 
 
 def adopt(
@@ -133,12 +61,12 @@ def adopt(
     manifest = sound_manifest(root) if recipe is None else None
     if manifest is not None:
         chosen = recipe_from(manifest.document["recipe"], folder=root, named=str(root / MANIFEST))
-        asked = _checked(asked, chosen)
+        asked = checked_options(asked, chosen)
         wanted = _one_split(chosen, manifest.document["split"])
         asked = _as_before(asked, manifest, wanted)
     else:
         chosen, wanted = _recipe_for(root, recipe, split)
-        asked = _checked(asked, chosen)
+        asked = checked_options(asked, chosen)
     adoption = Adoption()
     result = prepare_split(chosen, wanted, root, asked, adopt=adoption)
     _report(adoption, result, asked)

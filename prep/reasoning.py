@@ -17,9 +17,12 @@ def prepare_video_reasoning(
     recipe: str | Path | Recipe = "video_reasoning",
     out_root: str | Path = "data",
     *,
+    split: str = "all",
     options: ReasoningOptions | None = None,
 ) -> list[Result]:
     """Prepare the splits that have annotation files below `out_root`, one result each.
+
+    `split` is one of the recipe's, several with commas, or `all`.
 
     Raises UsageError, WouldChangeError, HeldError and IncompleteError.
     """
@@ -28,4 +31,4 @@ def prepare_video_reasoning(
         raise UsageError(
             f"The recipe {chosen.name} is of the kind {chosen.kind}.", remedy="Use `prep prepare`."
         )
-    return prepare_reasoning(chosen, Path(out_root), options or ReasoningOptions())
+    return prepare_reasoning(chosen, Path(out_root), options or ReasoningOptions(), split)

@@ -5,21 +5,32 @@ from __future__ import annotations
 import difflib
 import hashlib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NoReturn
 
 import orjson
 
 from prep import schemas
 from prep.errors import UsageError
+from prep.recipe_keys import UnknownKey, unknown_keys
+from prep.records import TABLES
 from prep.resources import data_folder
 
-__all__ = ["Recipe", "Split", "built_in", "canonical_json", "load_recipe", "recipe_from"]
+__all__ = ["COMMANDS", "KINDS", "Recipe", "Split", "built_in", "canonical_json", "load_recipe", "recipe_from"]
 
 
-KINDS = ("conversations", "lerobot", "sft_jsonl", "arrow_snapshot", "reasoning_qa")
+COMMANDS: Final = {
+    "conversations": "prep videophy2",
+    "lerobot": "prep lerobot",
+    "sft_jsonl": "prep sft",
+    "arrow_snapshot": "prep llava-ov",
+    "reasoning_qa": "prep video-reasoning",
+}
+"""The kinds of recipes, each with its own command, which has the options that only this kind knows."""
+
+KINDS: Final = tuple(COMMANDS)
 
 
 def canonical_json(document: object) -> bytes:
@@ -32,8 +43,9 @@ class Split:
     """One dataset that a recipe makes: its directory, and where its content comes from.
 
     Either `repo` and `file` (a table in a Hub dataset, at `revision` or the newest)
-    or `table` (a local file, relative to the recipe's own folder); for robot data `repo`
-    and `folder` in it.
+    or `table` (a local file or folder); for robot data `repo` and `folder` in it, or `tree`, a local
+    LeRobot tree. `media_root` is the folder that a table's paths are below, its own if not given.
+    Local paths are relative to the recipe's own folder. `subsets` are those of a source of images.
     """
 
     name: str
@@ -45,6 +57,9 @@ class Split:
     table: str | None = None
     expected_rows: int | None = None
     folder: str | None = None
+    tree: str | None = None
+    media_root: str | None = None
+    subsets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +89,17 @@ class Recipe:
             return self.splits
         return tuple(dict.fromkeys(self._split(name.strip()) for name in wanted.split(",")))
 
+    def by_split(self, sources: Mapping[str, str]) -> dict[str, str]:
+        """What --source gives, by the splits' own names; raises UsageError for a split that is not there."""
+        names = {alias: item.name for item in self.splits for alias in (item.name, *item.aliases)}
+        unknown = sorted(sources.keys() - names)
+        if unknown:
+            raise UsageError(
+                f"--source names the split {unknown[0]!r}, which the recipe {self.name} has not.",
+                remedy=f"It has: {', '.join(item.name for item in self.splits)}.",
+            )
+        return {names[name]: where for name, where in sources.items()}
+
     def _split(self, name: str) -> Split:
         for split in self.splits:
             if name == split.name or name in split.aliases:
@@ -92,35 +118,56 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     known = built_in()
     path = known.get(str(name_or_path), Path(name_or_path))
     if not path.is_file():
-        close = difflib.get_close_matches(str(name_or_path), known, n=1)
-        hint = f"Did you mean {close[0]}? " if close else ""
-        raise UsageError(
-            f"There is no recipe {str(name_or_path)!r}.",
-            remedy=f"{hint}Built in: {', '.join(known)}; or give the path of a TOML file.",
-        )
+        raise _no_recipe(str(name_or_path), path, known)
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: not valid TOML: {error}.", remedy="Correct the recipe.") from error
+        is_table = path.suffix.lower() in TABLES
+        remedy = f"It is a table: `prep init {path}` writes a recipe for it." if is_table else "Correct it."
+        raise UsageError(f"{path}: not valid TOML: {error}.", remedy=remedy) from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not UTF-8 at byte {error.start}.", remedy="Save it as UTF-8.") from error
+        remedy = "A recipe is TOML; save it as UTF-8."
+        raise UsageError(f"{path}: not UTF-8 at byte {error.start}.", remedy=remedy) from error
     return recipe_from(document, folder=path.parent.resolve(), named=str(path))
+
+
+def _no_recipe(given: str, path: Path, known: Iterable[str]) -> UsageError:
+    """What to say of a recipe that is not there; recipes beside the place are looked at for a near name."""
+    if path.is_dir():
+        return UsageError(
+            f"{path} is a folder, not a recipe.", remedy=f"`prep init {path}` writes one for what is in it."
+        )
+    beside = [str(path.parent / file.name) for file in path.parent.glob("*.toml")] if path.name else []
+    hint = _did_you_mean(given, [*known, *beside])
+    return UsageError(
+        f"There is no recipe {given!r}.",
+        remedy=f"{hint}Built in: {', '.join(known)}; or give the path of a TOML file.",
+    )
+
+
+def _did_you_mean(given: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(given, list(known), n=1)
+    return f"Did you mean {close[0]}? " if close else ""
 
 
 def recipe_from(document: Mapping[str, Any], *, folder: Path, named: str) -> Recipe:
     """A recipe from its document, such as the one that a manifest keeps; raises UsageError."""
     kind = document.get("kind")
     if kind not in KINDS:
-        raise UsageError(f"{named}: the kind {kind!r} is not known.", remedy=f"Kinds: {', '.join(KINDS)}.")
+        told = f"the kind {kind!r} is not known" if "kind" in document else "it states no kind"
+        hint = _did_you_mean(str(kind), KINDS)
+        raise UsageError(f"{named}: {told}.", remedy=f"{hint}Kinds: {', '.join(KINDS)}.")
+    for unknown in unknown_keys(schemas.schema(f"recipe-{kind}"), document):
+        _refuse_key(unknown, named)
     for pointer, message in schemas.errors(f"recipe-{kind}", document):
         raise UsageError(
             f"{named}: {pointer}: {message}.",
-            remedy="Correct the recipe; its keys are described in docs/own-table.md.",
+            remedy="Correct the recipe; docs/recipes.md describes its keys.",
         )
     directories = [entry["directory"] for entry in _parts(document).values()]
     folded = [name.casefold() for name in directories]  # some file systems take no notice of case
     twice = next((name for name in directories if folded.count(name.casefold()) > 1), None)
-    if twice is not None:
+    if twice is not None and kind != "arrow_snapshot":  # there each split has a folder in the directory
         raise UsageError(
             f"{named}: two splits make the directory {twice!r}.", remedy="Give each a directory of its own."
         )
@@ -141,6 +188,14 @@ def recipe_from(document: Mapping[str, Any], *, folder: Path, named: str) -> Rec
     )
 
 
+def _refuse_key(unknown: UnknownKey, named: str) -> NoReturn:
+    hint = f"; did you mean {unknown.near!r}?" if unknown.near else "."
+    raise UsageError(
+        f"{named}: {unknown.pointer}: the key {unknown.key!r} is not known{hint}",
+        remedy=f"Keys here: {', '.join(unknown.known)} (docs/recipes.md).",
+    )
+
+
 def _parts(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """The datasets that a recipe makes: its splits, or the datasets of robot data, split by episode."""
     parts: Mapping[str, Any] = document["splits"] if "splits" in document else document["datasets"]
@@ -148,4 +203,5 @@ def _parts(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _split_from(name: str, entry: Mapping[str, Any]) -> Split:
-    return Split(name=name, **{**entry, "aliases": tuple(entry.get("aliases", ()))})
+    lists = {key: tuple(entry.get(key, ())) for key in ("aliases", "subsets")}
+    return Split(name=name, **{**entry, **lists})

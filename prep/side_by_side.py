@@ -16,8 +16,13 @@ _GAP = 8  # pixels between the pictures
 
 
 def pictures_of(value: object) -> NDArray[np.uint8] | None:
-    """The value as uint8 [T, H, W, 3] if it is RGB pictures, channels first or last; else None."""
+    """The value as uint8 [T, H, W, 3] if it is RGB pictures, channels first or last; else None.
+
+    Pictures are bytes, or float32 [3, T, H, W] from -1 to 1, as a model is given them.
+    """
     array = np.asarray(value) if hasattr(value, "__array__") else None
+    if array is not None and array.dtype == np.float32:
+        array = _bytes(array)
     if array is None or array.dtype != np.uint8 or array.ndim not in (3, 4):
         return None
     if array.ndim == 4 and array.shape[0] == 3:
@@ -27,6 +32,14 @@ def pictures_of(value: object) -> NDArray[np.uint8] | None:
     if array.shape[-1] == 3:
         return array if array.ndim == 4 else array[None]
     return None
+
+
+def _bytes(array: NDArray[np.float32]) -> NDArray[np.uint8] | None:
+    """The bytes that were scaled to -1 … 1; None for other numbers."""
+    is_video = array.ndim == 4 and array.shape[0] == 3 and array.size
+    if not is_video or not (array.min() >= -1 and array.max() <= 1):
+        return None
+    return np.asarray(np.rint((array + np.float32(1)) * np.float32(127.5)).astype(np.uint8))
 
 
 def write_picture(ours: object, reference: object, path: Path) -> bool:

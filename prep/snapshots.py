@@ -74,7 +74,7 @@ def list_subsets(
 ) -> Iterator[ListedSubset]:
     """The subsets that the recipe's source has, by name; raises as the Hub does."""
     chosen, asked = _checked(recipe, options)
-    source = open_source(chosen.chosen(split)[0], asked, chosen.folder, None)
+    source = open_source(chosen, chosen.chosen(split)[0], asked, None)
     sizes = source.sizes()
     for name, subset in sorted(subsets_of(source).items()):
         files = [path for paths in subset.files.values() for path in paths]
@@ -92,6 +92,7 @@ def _checked(recipe: str | Path | Recipe, options: SnapshotOptions | None) -> tu
     if chosen.kind != "arrow_snapshot":
         raise UsageError(f"The recipe {chosen.name} is of the kind {chosen.kind}, not arrow_snapshot.")
     asked = options or SnapshotOptions()
-    if asked.offline and asked.refresh:
-        raise UsageError("--offline and --refresh contradict one another.", remedy="Leave out one of them.")
+    if asked.offline and (asked.download_only or asked.refresh):
+        other = "--download-only" if asked.download_only else "--refresh"
+        raise UsageError(f"--offline and {other} contradict one another.", remedy="Leave out one of them.")
     return chosen, asked

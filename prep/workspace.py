@@ -152,7 +152,8 @@ def is_unfinished(root: Path) -> bool:
     """Whether a run at `root` has yet to end, or was killed before it had put its notes away."""
     if ledger_path(root).exists():
         return True
-    return (root / STATE / "lock").exists() and held_by(root) is None
+    # A run that is killed as it takes the lock leaves the file that it was about to link.
+    return any((root / STATE).glob("lock*")) and held_by(root) is None
 
 
 class Workspace:

@@ -1,8 +1,9 @@
 """Runs `prep` again and again in forked children, each killed just before its Nth change of the disk.
 
 Not a test: a process that test_crash.py starts. It reads one JSON line a run from stdin,
-`{"at": N, "arguments": [...]}` (N = 0: never), and answers with one: the child's exit status
-(-9 where it was killed), how many changes it had made by its end, and what it said on stderr.
+`{"at": N, "arguments": [...]}` (N = 0: never; `"signal"` for another than KILL), and answers with one:
+the child's exit status (-9 where it was killed), how many changes it had made by its end, and what it
+said on stderr.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ import pyarrow.parquet  # noqa: F401
 import prep.preparation  # noqa: F401
 from prep import cli
 
-CHANGES = {"os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir", "os.truncate"}
+CHANGES = {"os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir", "os.symlink", "os.truncate"}
+LINKS = ("os.link", "os.symlink")
 BROKEN = 70
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
@@ -36,7 +38,8 @@ def main() -> None:
         with tempfile.TemporaryFile("w+") as log:
             child = os.fork()
             if child == 0:
-                run(order["at"], order["arguments"], theirs, log.fileno())
+                number = order.get("signal", signal.SIGKILL)
+                run(order["at"], order["arguments"], theirs, log.fileno(), number)
             os.close(theirs)
             _, status = os.waitpid(child, 0)
             with os.fdopen(ours) as pipe:
@@ -47,7 +50,7 @@ def main() -> None:
         print(json.dumps(answer), flush=True)
 
 
-def run(at: int, arguments: list[str], pipe: int, log: int) -> None:
+def run(at: int, arguments: list[str], pipe: int, log: int, number: int) -> None:
     """Be the command; never returns."""
     numbers = itertools.count(1)
     out = arguments[arguments.index("--out-root") + 1]
@@ -61,10 +64,10 @@ def run(at: int, arguments: list[str], pipe: int, log: int) -> None:
                 return
         elif event not in CHANGES:
             return
-        if str(values[0]).startswith(out) or (event == "os.link" and str(values[1]).startswith(out)):
+        if str(values[0]).startswith(out) or (event in LINKS and str(values[1]).startswith(out)):
             made = next(numbers)
             if made == at:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), number)
 
     for stream in (1, 2):
         os.dup2(log, stream)

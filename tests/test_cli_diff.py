@@ -11,6 +11,7 @@ import pytest
 from prep import schemas
 from prep.upstream.adapters.requirements import CONVERSATIONS
 from tests.commands import prep, told
+from tests.robot_fixture import prepare_fixture
 from tests.trees import make_tree
 
 
@@ -63,6 +64,7 @@ def test_a_difference_is_status_1_and_the_report_says_where(trees: tuple[Path, P
         ("--reference", "SELF", "--atol", "texts=nan"),
         ("--reference", "SELF", "--png", "picture.jpg"),
         ("--reference", "SELF", "--index", "train"),
+        ("--reference", "SELF", "--model-input"),
         ("--reference", "SELF", "--samples", "0"),
         (),
     ],
@@ -75,3 +77,20 @@ def test_a_reference_that_is_not_installed_is_status_4(trees: tuple[Path, Path])
     if all(importlib.util.find_spec(name) is not None for name in CONVERSATIONS):
         pytest.skip("what upstream's reader imports is installed here")
     assert "pip install " in told(prep("diff", trees[0], "--reference", "cosmos"), 4)
+
+
+def test_robot_windows_are_compared_as_samples_or_as_a_model_is_given_them(tmp_path: Path) -> None:
+    place = prepare_fixture(tmp_path, ("droid",))["droid"]
+    words = ("--index", "droid_policy-val-c32", "--samples", "1", "--format", "json", "-q")
+    done = prep("diff", place, "--reference", place, *words)
+    assert done.returncode == 0, done.stderr
+    samples = json.loads(done.stdout)
+    assert list(schemas.errors("diff", samples)) == []
+    assert samples["index"]["spans"] == {"ours": 1, "reference": 1, "same": True, "first": None}
+    assert {"video", "frame_seconds", "ai_caption"} <= {each["field"] for each in samples["fields"]}
+    done = prep("diff", place, "--reference", place, *words, "--model-input")
+    assert done.returncode == 0, done.stderr
+    inputs = {each["field"]: each["ours"] for each in json.loads(done.stdout)["fields"]}
+    assert len(inputs) == 13
+    assert inputs["video"] == {"dtype": "float32", "shape": [3, 33, 544, 736]}
+    told(prep("diff", place, "--reference", "lerobot", "--model-input"), 2)

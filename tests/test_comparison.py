@@ -14,6 +14,7 @@ from prep import schemas
 from prep.comparison import Comparison, Side, compare, diff
 from prep.comparison_report import as_dict, render_json, render_text
 from prep.errors import UsageError
+from prep.side_by_side import pictures_of, write_picture
 from tests.drift_readers import DRIFTS, SPANS, WindowReader
 from tests.trees import edit_json, make_tree, prove
 
@@ -228,6 +229,16 @@ def test_the_picture_shows_ours_the_reference_and_their_difference(tmp_path: Pat
     np.testing.assert_array_equal(second, first[..., ::-1])
     assert any(np.array_equal(second, reference[:, at].transpose(1, 2, 0)) for at in range(5))
     assert sheet[:, -width:].max() == 255
+
+
+def test_what_a_model_is_given_is_drawn_as_the_bytes_that_it_was(tmp_path: Path) -> None:
+    ours, reference = WindowReader("BGR")[0]["video"], WindowReader()[0]["video"]
+    scaled = [video / np.float32(127.5) - np.float32(1) for video in (ours, reference)]
+    assert write_picture(ours, reference, tmp_path / "bytes.png")
+    assert write_picture(*scaled, tmp_path / "floats.png")
+    assert (tmp_path / "floats.png").read_bytes() == (tmp_path / "bytes.png").read_bytes()
+    for other in (scaled[0] * 2, scaled[0][0], np.full((3, 1, 4, 4), np.nan, np.float32)):
+        assert pictures_of(other) is None
 
 
 def test_no_picture_is_written_where_no_picture_differs(tmp_path: Path) -> None:

@@ -49,11 +49,15 @@ def test_nothing_heavy_is_imported(program: str) -> None:
     assert modules_after(program).isdisjoint(HEAVY)
 
 
-def test_importing_every_module_needs_no_torch() -> None:
+# A DataLoader of torch's own cannot be made a base class without torch.
+TORCHS_OWN = ("prep.__main__", "prep.dataflow.agreement", "prep.dataflow.joint", "prep.dataflow.loader")
+
+
+def test_importing_every_other_module_needs_no_torch() -> None:
     program = (
         "import pkgutil, importlib, prep\n"
         "for module in pkgutil.walk_packages(prep.__path__, 'prep.'):\n"
-        "    if module.name != 'prep.__main__': importlib.import_module(module.name)"
+        f"    if module.name not in {TORCHS_OWN}: importlib.import_module(module.name)"
     )
     assert "torch" not in modules_after(program)
 

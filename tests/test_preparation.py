@@ -219,10 +219,8 @@ def test_a_recipe_that_is_not_there_names_what_is(tmp_path: Path, name: str, wor
     assert words in caught.value.remedy
 
 
-def test_robot_data_go_another_way(tmp_path: Path) -> None:
+def test_robot_data_are_not_adopted(tmp_path: Path) -> None:
     robot = next(name for name, path in built_in().items() if 'kind = "lerobot"' in path.read_text())
-    with pytest.raises(UsageError, match="is of the kind 'lerobot'"):
-        prepare(robot, tmp_path)
     (tmp_path / "media").mkdir()
     with pytest.raises(UsageError, match="is of the kind 'lerobot'"):
         prep.adopt(tmp_path, recipe=robot, split=load_recipe(robot).splits[0].name)

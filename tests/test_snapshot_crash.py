@@ -165,6 +165,20 @@ def test_a_mending_run_killed_before_any_change(runs: Runs, tmp_path: Path) -> N
         shutil.rmtree(out)
 
 
+def test_a_run_that_reuses_killed_before_any_change(runs: Runs, tmp_path: Path) -> None:
+    assert runs.killed(0, tmp_path / "old", "--max-samples", "30")[0] == 0
+    assert runs.killed(0, tmp_path / "whole")[0] == 0
+    expected = digests(tmp_path / "whole")
+    options = ("--reuse", str(tmp_path / "old"))
+    _, changes = runs.killed(0, tmp_path / "count", *options)
+    for point in points(changes, 6):
+        out = tmp_path / "out"
+        runs.killed(point, out, *options)
+        assert runs.killed(0, out, *options)[0] == 0
+        assert digests(out) == expected, point
+        shutil.rmtree(out)
+
+
 def test_sealed_shards_are_not_made_again(hub: LoopbackHub, runs: Runs, tmp_path: Path) -> None:
     out = tmp_path / "out"
     _, changes = runs.killed(0, tmp_path / "whole")

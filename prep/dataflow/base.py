@@ -108,7 +108,7 @@ class SampleBatcher(ABC):
 
     def discard(self, sample: Any, reason: str) -> None:
         """Say that `sample` will be in no batch. `reason` is a stable word, such as ``oversized``."""
-        logger.warning("{} discards a sample: {}", type(self).__name__, reason)
+        logger.debug("{} discards a sample: {}", type(self).__name__, reason)
         if self._on_discard is not None:
             self._on_discard(sample, reason)
 

@@ -57,15 +57,6 @@ class Cursor(ABC):
     def read(self, ticket: Any) -> Any:
         """The raw item of a ticket."""
 
-    def drawn(self) -> Iterator[tuple[Any, Any]]:
-        """The tickets and items from here to the end, each item read as it is asked for."""
-        while True:
-            try:
-                ticket = self.advance()
-            except StopIteration:
-                return
-            yield ticket, self.read(ticket)
-
     @abstractmethod
     def origin(self, ticket: Any) -> Origin:
         """Where the item of a ticket came from."""
@@ -131,27 +122,33 @@ class MapCursor(Cursor):
         plan = self._plans.get(ticket[0]) or self._plan(ticket[0])
         return self._dataset[plan.at(ticket[1])]
 
-    def drawn(self) -> Iterator[tuple[tuple[int, int], Any]]:
-        """The tickets and items from here to the end: `advance` and `read`, an epoch at a time."""
+    def items(self) -> Iterator[Any]:
+        """The items from here to the end: `advance` and `read`, a whole epoch at a time."""
         dataset = self._dataset
         while True:
             try:
                 first = self.advance()
             except StopIteration:
                 return
-            yield first, self.read(first)
+            yield self.read(first)
             if self._again or self._length is None:
                 continue
-            epoch, at = self._epoch, self._plan(self._epoch).at
+            at = self._plan(self._epoch).at
             for position in range(self._position, self._length):
                 self._position = position + 1
-                index = at(position)
                 try:
-                    item = dataset[index]
+                    item = dataset[at(position)]
                 except Exception as error:
-                    error.add_note(f"reading item {index} of epoch {epoch}, position {position}")
+                    error.add_note(f"at item {at(position)} of epoch {self._epoch}, position {position}")
                     raise
-                yield (epoch, position), item
+                yield item
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """The ticket drawn last, where none is pending."""
+        if self._position or not self._epoch:
+            return self._epoch, self._position - 1
+        return self._epoch - 1, self._plan(self._epoch - 1).length - 1
 
     def origin(self, ticket: tuple[int, int]) -> Origin:
         """Where the item of a ticket came from."""
@@ -184,8 +181,8 @@ class IterableCursor(Cursor):
     `datasets` have; such a source is read again from its last point before the oldest pending item.
     """
 
-    def __init__(self, iterable: Iterable[Any], place: Place) -> None:
-        self._source: Any = iterable
+    def __init__(self, iterable: Any, place: Place) -> None:
+        self._source = iterable
         self._place = place
         self.obstacle = _obstacle(iterable)
         self._resumable = not self.obstacle

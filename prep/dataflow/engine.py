@@ -17,7 +17,8 @@ from itertools import count
 from typing import Any
 
 from prep.dataflow.base import BatchCollator, RawItemProcessor, SampleBatcher, SkipSample
-from prep.dataflow.cursors import Cursor, Origin
+from prep.dataflow.cursors import Cursor, MapCursor
+from prep.dataflow.processors import IdentityProcessor
 
 __all__ = ["TICKET", "Engine", "Mark", "Roles", "sample_seed"]
 
@@ -25,6 +26,8 @@ TICKET = "_dp_ticket"
 """The key under which a sample carries its ticket through a batcher; no collator sees it."""
 
 _MASK = (1 << 64) - 1
+
+_Finish = Callable[[list[Any]], tuple[list[Any], list[Any]]]
 
 
 @dataclass(slots=True)
@@ -93,27 +96,37 @@ class Engine:
         self._pending: dict[int, weakref.ref[_Drawn]] = {}  # in drawing order
         self._since: list[Any] = []  # tickets
         self._unmarked: dict[int, deque[tuple[Any, _Drawn]]] = {}
+        self._bare = (
+            roles.batcher.draws_exactly
+            and type(roles.processor) is IdentityProcessor
+            and seed is None
+            and isinstance(cursor, MapCursor)
+            and not cursor.pads
+        )
         self._discarded: Counter[str] = Counter()
         self._dropped = cursor.dropped
 
     def run(self) -> Iterator[tuple[Any, Mark]]:
         """Each batch with its mark; at the end, if samples were left over, one mark with no batch."""
-        batcher = self._roles.batcher
-        batcher._on_discard = self._discard
-        if batcher.draws_exactly:
-            groups = batcher.batches(self._samples())
-            finish = self._finish_exact
-        else:
-            groups = batcher.batches(self._tagged())
-            finish = self._finish_tagged
+        groups, finish = self._groups()
         for group in groups:
             clean, tickets = finish(group)
             mark = self._mark(clean, tickets)
             yield self._roles.collator.collate(clean), mark
-        del groups
         left = self._left_over()
         if left is not None:
             yield None, left
+
+    def _groups(self) -> tuple[Iterator[list[Any]], _Finish]:
+        """The batcher over the stream, and what tells the tickets of a batch that it gives."""
+        batcher, cursor = self._roles.batcher, self._cursor
+        batcher._on_discard = self._discard
+        if not batcher.draws_exactly:
+            return batcher.batches(self._tagged()), self._finish_tagged
+        if self._bare and isinstance(cursor, MapCursor):
+            # Nothing to do for a sample by itself: the whole batch ends at the last ticket drawn.
+            return batcher.batches(cursor.items()), lambda group: (group, [cursor.last])
+        return batcher.batches(self._samples()), self._finish_exact
 
     def _left_over(self) -> Mark | None:
         """What the stream's end leaves in no batch, such as the last of `drop_last`."""
@@ -125,46 +138,32 @@ class Engine:
         return mark if mark.discarded or mark.dropped else None
 
     def _samples(self) -> Iterator[Any]:
-        if self._seed is not None:
-            yield from self._seeded(self._seed)
-            return
-        process, since = self._roles.processor.process, self._since
-        for ticket, item in self._cursor.drawn():
-            try:
-                sample = process(item)
-            except SkipSample as skip:
-                self._discarded[skip.reason] += 1
-                continue
-            except Exception as error:
-                self._note(error, self._cursor.origin(ticket))
-                raise
-            since.append(ticket)
-            yield sample
-
-    def _seeded(self, seed: int) -> Iterator[Any]:
-        cursor, process = self._cursor, self._roles.processor.process
+        cursor, since = self._cursor, self._since
         while True:
             try:
                 ticket = cursor.advance()
             except StopIteration:
                 return
-            origin = cursor.origin(ticket)
             try:
-                with self._keep():
-                    _seed_all(sample_seed(seed, origin.epoch, origin.item))
-                    sample = process(cursor.read(ticket))
+                sample = self._made(ticket)
             except SkipSample as skip:
                 self._discarded[skip.reason] += 1
                 continue
             except Exception as error:
-                self._note(error, origin)
+                origin = cursor.origin(ticket)
+                error.add_note(f"at item {origin.item} of epoch {origin.epoch}, position {origin.position}")
                 raise
-            self._since.append(ticket)
+            since.append(ticket)
             yield sample
 
-    @staticmethod
-    def _note(error: Exception, origin: Origin) -> None:
-        error.add_note(f"at item {origin.item} of epoch {origin.epoch}, position {origin.position}")
+    def _made(self, ticket: Any) -> Any:
+        cursor, process = self._cursor, self._roles.processor.process
+        if self._seed is None:
+            return process(cursor.read(ticket))
+        origin = cursor.origin(ticket)
+        with self._keep():
+            _seed_all(sample_seed(self._seed, origin.epoch, origin.item))
+            return process(cursor.read(ticket))
 
     def _finish_exact(self, group: list[Any]) -> tuple[list[Any], list[Any]]:
         tickets = self._since.copy()
@@ -219,7 +218,7 @@ class Engine:
         mark = Mark(self._worker, len(group), cursor.state(pending))
         if mark.state is None:
             mark.obstacle = cursor.obstacle
-        if tickets and len(tickets) == len(group):
+        if tickets and (self._bare or len(tickets) == len(group)):
             mark.known = True
             self._place(mark, tickets, pending)
             if cursor.pads:

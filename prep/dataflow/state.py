@@ -52,14 +52,16 @@ class Progress:
         """Take in the mark of a batch that is being delivered, or of a stream's end."""
         self.streams[mark.worker] = mark.state
         self.obstacle = mark.obstacle
-        self.discarded.update(mark.discarded)
+        if mark.discarded:
+            self.discarded.update(mark.discarded)
         self.dropped += mark.dropped
         if not mark.samples:
             return
         self.next_stream = (mark.worker + 1) % self.workers
         self.batches += 1
         self.samples += mark.samples
-        self.padding += sum(mark.padding)
+        if mark.padding:
+            self.padding += sum(mark.padding)
         if mark.load is not None:
             self.tokens += mark.load[0]
             self.capacity += mark.load[1]

@@ -2,16 +2,18 @@
 
 `meta.json` is a JSON array of `{"id", "media", "conversation"}` in row order; both paths
 are relative to the dataset's directory. Each conversation file holds one user turn, with
-a media block and the question, and one assistant turn with the answer. All files are
+a media block and the question, and one assistant turn with the answer; a table of one's own may
+have further turns behind them. All files are
 ASCII-escaped JSON, as upstream opens them in the locale's encoding.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import PurePosixPath
@@ -91,12 +93,17 @@ class Layout:
         """Whether a path is one that some row's conversation would have."""
         return _regex(self.conversation_pattern).fullmatch(relative) is not None
 
-    def conversation_json(self, question: str, answer: str) -> bytes:
-        """The bytes of a conversation file."""
+    def conversation_json(self, question: str, answer: str, further: Sequence[str] = ()) -> bytes:
+        """The bytes of a conversation file; `further` are texts of the user and the assistant by turns."""
         media = {"type": self.media_type, self.media_type: self.media_key}
         turns = [
             {"role": "user", "content": [media, {"type": "text", "text": question}]},
             {"role": "assistant", "content": [{"type": "text", "text": answer}]},
+        ]
+        roles = itertools.cycle(("user", "assistant"))
+        turns += [
+            {"role": role, "content": [{"type": "text", "text": text}]}
+            for role, text in zip(roles, further, strict=False)
         ]
         return json.dumps({"conversations": turns}).encode("ascii")
 

@@ -16,6 +16,7 @@ from prep.documents import BrokenDocumentError, parse
 from prep.findings import Finding, found
 from prep.layouts.reasoning_qa import FORMATS, MediaRoot, Sampling, media_root
 from prep.layouts.reasoning_qa_items import Seen, item_findings, repeated_indices, repeated_questions
+from prep.progress import counted
 from prep.rules import guarded
 from prep.signatures import HEAD_BYTES, lfs_oid
 
@@ -214,7 +215,7 @@ class Scan:
         if annotation.plain:
             hybrid = self.sampling is not None and self.sampling.mode == "hybrid"
             twice = "; hybrid shows the answer alone twice" if hybrid else ""
-            message = f"{annotation.plain} of the exposed items have no reasoning{twice}"
+            message = f"{counted(annotation.plain, 'exposed item')} without reasoning{twice}"
             self.emit(found("REA005", annotation.name, message))
 
     def _root(self, annotation: Annotation) -> None:

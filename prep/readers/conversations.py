@@ -9,6 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prep.clip_frames import chosen_frames, sampled_frames
 from prep.errors import PrepError
 from prep.layouts.conversations import META
 from prep.manifest import Manifest
@@ -22,7 +23,7 @@ __all__ = ["MAX_FRAMES", "ConversationsReader", "frame_indices"]
 MAX_FRAMES = 32
 """Upstream's cap on the frames of one clip."""
 _UNKNOWN_RATE = 30
-_RATE_WANTED = 2
+_RATE_WANTED = 2.0
 
 
 def frame_indices(frames: int, rate: Fraction | float | None) -> tuple[list[int], float, float]:
@@ -33,17 +34,8 @@ def frame_indices(frames: int, rate: Fraction | float | None) -> tuple[list[int]
     half to even, at least 1; more than 32 frames are thinned to 32. An unknown rate counts as 30.
     """
     known = float(rate) if rate else float(_UNKNOWN_RATE)
-    stride = _stride(rate)
-    indices = list(range(0, frames, stride))
-    if len(indices) > MAX_FRAMES:
-        indices = [indices[int(place * len(indices) / MAX_FRAMES)] for place in range(MAX_FRAMES)]
-    taken = len(indices) / frames * known if frames else 0.0
-    return indices, known / stride, taken
-
-
-def _stride(rate: Fraction | float | None) -> int:
-    known = float(rate) if rate else float(_UNKNOWN_RATE)
-    return max(1, round(known / _RATE_WANTED))
+    indices, step = chosen_frames(frames, known, MAX_FRAMES, _RATE_WANTED)
+    return indices, known / step, len(indices) / frames * known if frames else 0.0
 
 
 class ConversationsReader:
@@ -86,26 +78,11 @@ class ConversationsReader:
 
         Raises IndexError outside, PrepError for a file of which no frame can be decoded.
         """
-        import av
         import numpy as np
 
         path = self.root / self._entry(index)["media"]
-        try:
-            with av.open(str(path)) as container:
-                stream = container.streams.video[0]
-                rate = stream.average_rate
-                stride = _stride(rate)
-                count, pictures = 0, []
-                for frame in container.decode(stream):
-                    if count % stride == 0:
-                        pictures.append(frame.to_ndarray(format="rgb24"))
-                    count += 1
-        except (OSError, IndexError, av.FFmpegError) as error:
-            raise _unreadable(path, error) from error
-        if not pictures:
-            raise PrepError(f"{path}: no frame can be decoded.", remedy="`prep validate` says why.")
-        indices, _, taken = frame_indices(count, rate)
-        return np.stack([pictures[place // stride] for place in indices]), indices, taken
+        clip = sampled_frames(_bytes(path), max_frames=MAX_FRAMES, fps=_RATE_WANTED, name=str(path))
+        return np.stack([np.asarray(frame) for frame in clip.frames]), clip.indices, clip.true_fps
 
     def _loaded(self) -> list[dict[str, str]]:
         if self._entries is None:

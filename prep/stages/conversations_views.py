@@ -44,7 +44,8 @@ def views(job: Reading) -> Iterator[View]:
         if planned.reason:
             continue
         answer = run.rule.answer.text(row.values[run.rule.score_field])
-        data = run.layout.conversation_json(run.rule.question(row.values, job.prompt), answer)
+        question, further = run.rule.question(row.values, job.prompt), run.rule.further(row.values)
+        data = run.layout.conversation_json(question, answer, further)
         yield View(row.number, run.layout.conversation(row.number), data, answer)
 
 

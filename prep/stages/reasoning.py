@@ -19,6 +19,7 @@ from prep.layouts.reasoning_qa import stored_names
 from prep.layouts.reasoning_qa_checks import Annotation, Scan
 from prep.layouts.reasoning_qa_tree import media_paths
 from prep.manifest import Manifest
+from prep.progress import counted
 from prep.recipe import Recipe, Split
 from prep.stages.options import Result
 from prep.stages.reasoning_options import MediaWay, ReasoningOptions, Source, sources_of
@@ -62,8 +63,10 @@ class Prepared:
         return sum(annotation.items for annotation in self.annotations)
 
 
-def prepare_reasoning(recipe: Recipe, out_root: Path, options: ReasoningOptions) -> list[Result]:
-    """Prepare each split that has annotation files below `out_root`.
+def prepare_reasoning(
+    recipe: Recipe, out_root: Path, options: ReasoningOptions, split: str = "all"
+) -> list[Result]:
+    """Prepare each split that is asked for and has annotation files below `out_root`.
 
     Raises UsageError, WouldChangeError, HeldError and IncompleteError. A split with findings of
     severity error is not written; its result says why, and the other split is still done.
@@ -71,7 +74,13 @@ def prepare_reasoning(recipe: Recipe, out_root: Path, options: ReasoningOptions)
     _check_ignored(options)
     results = []
     held: dict[Identity, tuple[str, Path]] = {}
-    sources = sources_of(recipe, options)
+    wanted = {part.name for part in recipe.chosen(split)}
+    sources = [source for source in sources_of(recipe, options) if source.split in wanted]
+    if not sources:
+        raise UsageError(
+            f"The recipe {recipe.name} names no annotation files for {split}.",
+            remedy=f"Name them under [inputs.{split}] in the recipe.",
+        )
     for source in sources:
         began = time.monotonic()
         part = next(split for split in recipe.splits if split.name == source.split)
@@ -172,7 +181,7 @@ def _result(prepared: Prepared) -> Result:
     result.notes += _notes(prepared)
     if prepared.report.errors:
         result.outcome = "failed"
-        result.message = f"{prepared.report.errors} errors were found; nothing was written."
+        result.message = f"{counted(prepared.report.errors, 'error')} found; nothing was written."
         result.remedy = "Mend them, or accept a code with --ignore CODE. `prep explain CODE` tells more."
     return result
 

@@ -9,15 +9,15 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from prep import __version__
-from prep.errors import IncompleteError, UsageError
+from prep.errors import IncompleteError, UsageError, WouldChangeError
 from prep.files import disk_errors, link_or_copy, sha256_of, sync_folder, write_whole
 from prep.layouts.reasoning_qa import MEDIA, media_folder
 from prep.layouts.reasoning_qa_checks import items_of
 from prep.layouts.reasoning_qa_tree import LOCATION
-from prep.manifest import FileRow, Known, Manifest, RecordRow
+from prep.manifest import MANIFEST, FileRow, Known, Manifest, RecordRow
 from prep.pool import map_threads
 from prep.recipe import canonical_json
-from prep.stages.finished import differences, refuse_change
+from prep.stages.finished import differences
 from prep.stages.options import Result
 from prep.workspace import Workspace, is_unfinished
 
@@ -27,31 +27,57 @@ if TYPE_CHECKING:
 __all__ = ["publish"]
 
 _SHOWN = 3
+_FORMER = "former"
 
 
 def publish(prepared: Prepared, result: Result) -> None:
     """Write what is new; raises WouldChangeError where something finished would change without `update`."""
     root, options = prepared.root, prepared.options
-    manifest = Manifest.load(root)
     if prepared.way != "copy":
         _refuse_occupied(prepared)
     planned = list(_planned(prepared))
-    changed = [] if manifest is None else _changes(prepared, manifest, planned)
-    if changed and not options.update:
-        refuse_change(root, changed)
+    manifest, changed = _met(prepared, planned)
     if manifest is not None and not changed and _is_settled(prepared, manifest):
         result.outcome, result.dataset_id = "unchanged", manifest.dataset_id
         return
     if options.dry_run:
         return
     with Workspace(root, wait=options.wait, cancel=options.cancel) as workspace, workspace.held():
-        _place(prepared, manifest)
+        manifest, _ = _met(prepared, planned)  # another run may have finished while we waited
+        _place(prepared, _begin(prepared, workspace, manifest))
         files = [_with_digest(prepared, row) for row in planned]
         records = list(_record_rows(prepared, {row.path: row.sha256 for row in files}))
         manifest = Manifest.write(root, _facts(prepared, result), files, records)
         sync_folder(root)
         workspace.clear()
     result.dataset_id = manifest.dataset_id
+
+
+def _met(prepared: Prepared, planned: Sequence[FileRow]) -> tuple[Manifest | None, list[str]]:
+    """The dataset that is there, and what would change of it; raises WouldChangeError without `update`."""
+    manifest = Manifest.load(prepared.root)
+    changed = [] if manifest is None else _changes(prepared, manifest, planned)
+    if changed and not prepared.options.update:
+        raise WouldChangeError(
+            f"{prepared.root} is finished, and this run would change it: {'; '.join(changed)}.",
+            remedy="Add --update to change it, or give another --out-root.",
+        )
+    return manifest, changed
+
+
+def _begin(prepared: Prepared, workspace: Workspace, manifest: Manifest | None) -> list[str]:
+    """Take the manifest away, which is not true from here on; the views that it listed.
+
+    They are noted first: the run that goes on after a kill has no manifest to tell of them.
+    """
+    if manifest is not None:
+        views = [row.path for row in manifest.files() if row.role == "view"]
+        workspace.ledger.pin(_FORMER, {"views": views})
+        workspace.ledger.sync()
+        with disk_errors(prepared.root):
+            (prepared.root / MANIFEST).unlink()
+    former: list[str] = workspace.ledger.pins.get(_FORMER, {}).get("views", [])
+    return former
 
 
 def _links(prepared: Prepared) -> dict[str, Path]:
@@ -154,13 +180,13 @@ def _location(prepared: Prepared) -> bytes | None:
     return json.dumps({"media_roots": places}, indent=2).encode() + b"\n"
 
 
-def _place(prepared: Prepared, before: Manifest | None) -> None:
+def _place(prepared: Prepared, former: Sequence[str]) -> None:
     """Put annotation files, media and the note of the roots into the dataset's directory."""
     root, location = prepared.root, _location(prepared)
     with disk_errors(root):
-        for row in before.files() if before is not None else ():
-            if row.role == "view" and row.path not in prepared.names:
-                (root / row.path).unlink(missing_ok=True)
+        for path in former:
+            if path not in prepared.names:
+                (root / path).unlink(missing_ok=True)
         for name, annotation in zip(prepared.names, prepared.annotations, strict=True):
             write_whole(root / name, _bytes(annotation.path, annotation.sha256))
         _place_media(prepared)

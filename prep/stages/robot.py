@@ -97,10 +97,12 @@ def _check_options(options: RobotOptions) -> None:
 
 
 def _local_tree(recipe: Recipe, part: Split, out_root: Path, options: RobotOptions) -> Tree | None:
-    """The tree that is to be used: the one named, one below the out-root, or one of the environment."""
+    """The tree to be used: the one asked for, the recipe's, one below the out-root, or the environment's."""
     rules = recipe.document["roots"]
     if options.root is not None:
         return find_tree(_part_folder(recipe, part, options.root), rules.get("names"))
+    if part.tree is not None:
+        return find_tree(_part_folder(recipe, part, recipe.folder / part.tree), rules.get("names"))
     for name in _directory_names(rules, part):
         own = _own_tree(recipe, out_root / name, options)
         if own is not None:

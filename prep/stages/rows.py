@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ class Rule:
     prompt_column: str | None
     captions: tuple[str, ...]
     caption_template: str
+    turns_column: str | None = None
 
     @classmethod
     def of(cls, recipe: Recipe, options: Options) -> Rule:
@@ -55,13 +57,14 @@ class Rule:
             prompt_column=document["prompt"].get("column") if options.prompt in ("auto", "builtin") else None,
             captions=_captions(document, options),
             caption_template=document.get("caption", {}).get("template", ""),
+            turns_column=document.get("turns", {}).get("column"),
         )
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are read, each once."""
-        wanted = (self.media, self.score_field, *((self.prompt_column,) if self.prompt_column else ()))
-        return tuple(dict.fromkeys((*wanted, *self.captions)))
+        optional = (name for name in (self.prompt_column, self.turns_column) if name)
+        return tuple(dict.fromkeys((self.media, self.score_field, *optional, *self.captions)))
 
     def caption(self, values: Mapping[str, str]) -> str | None:
         """The first caption that is there."""
@@ -72,6 +75,19 @@ class Rule:
         text = values[prompt.column] if prompt.column else prompt.text
         caption = self.caption(values)
         return text if caption is None else text + self.caption_template.replace("{caption}", caption)
+
+    def further(self, values: Mapping[str, str]) -> list[str]:
+        """The texts behind the first answer, the user's and the assistant's by turns.
+
+        Raises ValueError for a cell that is no JSON array of such pairs.
+        """
+        cell = values[self.turns_column].strip() if self.turns_column else ""
+        texts: Any = json.loads(cell) if cell else []
+        if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
+            raise ValueError("it is no JSON array of texts")
+        if len(texts) % 2:
+            raise ValueError(f"{len(texts)} texts; a question without an answer")
+        return texts
 
     def failure(self, row: Row) -> tuple[str, str] | None:
         """Why a row gives no record, as a stable reason and a sentence; None if it gives one."""
@@ -88,6 +104,10 @@ class Rule:
             self.answer.text(cell)
         except RejectedAnswerError as rejected:
             return rejected.reason, f"line {row.line}: {self.score_field}: {rejected}"
+        try:
+            self.further(row.values)
+        except ValueError as error:
+            return "broken_turn", f"line {row.line}: {self.turns_column}: {error}"
         return None
 
 

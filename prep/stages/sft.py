@@ -7,35 +7,30 @@ step a finished dataset stays as it was.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
-from prep.errors import EnvironmentLacksError, FetchError, PrepError, UsageError
-from prep.files import disk_errors, link_or_copy, sha256_of, size_of, sync_folder
+from prep.errors import EnvironmentLacksError, PrepError, UsageError
 from prep.findings import found
 from prep.manifest import MANIFEST, STATE, Manifest, RecordRow, write_table
-from prep.pool import map_threads
-from prep.progress import progress
 from prep.recipe import Recipe, Split
 from prep.stages import payload
 from prep.stages.finished import refuse_change
 from prep.stages.options import FAILURES_SHOWN, Result
-from prep.stages.sft_captions import probed
+from prep.stages.sft_gather import gather
 from prep.stages.sft_options import SftOptions
 from prep.stages.sft_plan import FILTERS, Plan
 from prep.stages.sft_prompts import align, is_prompt
-from prep.stages.sft_publish import Publication, is_payload, record_rows, told
+from prep.stages.sft_publish import Publication, record_rows, told
+from prep.stages.sft_reuse import Shared, other_dataset
 from prep.stages.sft_run import Run
 from prep.stages.sft_tokens import token_counter
-from prep.workspace import Content, Workspace, attempt_path, is_unfinished, ledger_path
+from prep.workspace import Workspace, attempt_path, is_unfinished, ledger_path
 
 __all__ = ["prepare_dataset"]
-
-_GUARDS = tuple(threading.Lock() for _ in range(64))
 
 
 def prepare_dataset(recipe: Recipe, part: Split, out_root: Path, options: SftOptions) -> Result:
@@ -144,15 +139,15 @@ def _confirmed(run: Run, manifest: Manifest) -> Result:
 
 def _planned(run: Run) -> Result:
     """What a run would do; nothing is written below the out-root."""
-    manifest = Manifest.load(run.root)
+    manifest, other = Manifest.load(run.root), _other(run)
     plan = run.plan(_commit(run, manifest))
     result = _result(run, plan)
     result.outcome = "planned"
     videos = {clip.source for clip in plan.kept() if clip.media}
     if plan.is_far:
-        result.fetched, result.bytes = len(videos), sum(plan.sizes.get(name, 0) for name in videos)
-    else:
-        result.reused = len(videos)
+        far = videos - Shared.of(other, plan).digests.keys()
+        result.fetched, result.bytes = len(far), sum(plan.sizes.get(name, 0) for name in far)
+    result.reused = len(videos) - result.fetched
     if manifest is not None:
         result.notes += [
             f"would change {item} (needs --update)" for item in _differences(run, manifest, plan)
@@ -198,8 +193,13 @@ def _workspace(run: Run) -> Iterator[Workspace]:
         raise
 
 
+def _other(run: Run) -> Manifest | None:
+    """The dataset that `--reuse` names; raises UsageError where there is none."""
+    return other_dataset(run.options.reuse, run.options.name or run.part.directory, run.recipe.kind)
+
+
 def _work(run: Run) -> Result:
-    folder = run.options.tokenizer
+    folder, other = run.options.tokenizer, _other(run)
     tokens = token_counter(folder) if folder is not None else None  # before anything is begun
     with _workspace(run) as workspace:
         manifest = Manifest.load(run.root)
@@ -207,7 +207,7 @@ def _work(run: Run) -> Result:
         # Another run may have finished while we waited, or one was killed while it cleaned up.
         settled = _settled(run, plan)
         publication = Publication(run, plan, workspace, manifest, tokens)
-        result = settled or _gather_and_publish(publication)
+        result = settled or _gather_and_publish(publication, other)
         if result.dataset_id is not None:
             if run.options.prune:
                 result.notes.append(payload.prune(workspace, quiet=run.options.quiet))
@@ -215,17 +215,18 @@ def _work(run: Run) -> Result:
     return result
 
 
-def _gather_and_publish(publication: Publication) -> Result:
+def _gather_and_publish(publication: Publication, other: Manifest | None) -> Result:
     run, plan, workspace = publication.run, publication.plan, publication.workspace
     unsure = _pin(run, plan, workspace) if plan.form == "hub" else []
     if publication.before is not None:
         payload.seed(workspace, publication.before)
-    transient, came, size = _gather(run, plan, workspace)
+    gathered = gather(run, plan, workspace, Shared.of(other, plan))
     result = _result(run, plan)
     files = {clip.source for clip in plan.kept() if clip.media} | {*plan.extras.values()}
-    result.fetched, result.bytes = (came, size) if plan.is_far else (0, 0)
+    if plan.is_far:
+        result.fetched, result.bytes = gathered.files, gathered.bytes
     result.reused, result.files_unit = max(len(files) - result.fetched, 0), "files"
-    if transient:
+    if transient := gathered.transient:
         result.outcome, result.dataset_id = "incomplete", None
         result.message = f"{len(transient)} files could not be had this time; {transient[0].message}"
         result.remedy = transient[0].remedy or "Run the same command again to go on."
@@ -286,69 +287,3 @@ def _judge(run: Run, result: Result, faults: int) -> bool:
         result.remedy = f"`prep failures {run.root}` lists them; a lower --min-coverage accepts the loss."
         return False
     return True
-
-
-def _gather(run: Run, plan: Plan, workspace: Workspace) -> tuple[list[FetchError], int, int]:
-    """Bring each file that is not there into the run's folder; drop the clips whose video cannot be had."""
-    store = payload.Store.look(workspace, is_payload)
-    there, known = store.contents(), workspace.ledger.sources
-    if run.is_in_place:
-        known.update(
-            {name: Content(sha, size_of(run.root / name) or 0) for name, sha in store.placed.items()}
-        )
-    videos = dict.fromkeys(clip.source for clip in plan.kept() if clip.media)
-    others = dict.fromkeys(name for path, name in plan.extras.items() if is_payload(path))
-    wanted = [name for name in {**videos, **others} if name not in known or known[name].sha256 not in there]
-    # Prompts are views, read when they are written; of a far source they must be had by then.
-    views = {name for path, name in plan.extras.items() if plan.is_far and not is_payload(path)}
-    wanted += sorted(views)
-    payload.check_space(run.root, sum(plan.sizes.get(name, 0) for name in wanted), 2 * len(wanted) + 8)
-    failures: dict[str, FetchError] = {}
-    size = 0
-
-    def one(name: str) -> int | FetchError:
-        if workspace.lock.lost.is_set():
-            workspace.lock.check()
-        try:
-            if name in views:
-                return plan.locate(name).stat().st_size
-            return _bring(plan, workspace, name, is_video=name in videos)
-        except FetchError as error:
-            return error
-
-    with progress(run.root.name, len(wanted), quiet=run.options.quiet) as bar:
-        for name, outcome in map_threads(one, wanted, jobs=run.options.jobs, cancel=run.options.cancel):
-            bar.advance()
-            if isinstance(outcome, FetchError):
-                failures[name] = outcome
-            else:
-                bar.received(outcome)
-                size += outcome
-    with disk_errors(workspace.incoming):
-        sync_folder(workspace.incoming)
-        workspace.ledger.sync()
-    final = {name: error for name, error in failures.items() if not error.transient or run.options.give_up}
-    plan.fail(final)
-    plan.extras = {path: name for path, name in plan.extras.items() if name not in final}
-    transient = [error for name, error in failures.items() if name not in final]
-    return transient, len(wanted) - len(failures), size
-
-
-def _bring(plan: Plan, workspace: Workspace, name: str, *, is_video: bool) -> int:
-    """One file into the run's folder, after a look at its structure; its size in bytes."""
-    path = plan.locate(name)
-    if is_video:
-        header = probed(path)
-        if isinstance(header, str):
-            raise FetchError("broken_media", f"{name}: {header}", transient=False)
-    try:
-        sha256, size = sha256_of(path), path.stat().st_size
-    except OSError as error:
-        raise FetchError("unreadable", f"{name}: {error.strerror}", transient=True) from error
-    target = workspace.stored(sha256)
-    # Two names of one content must not be written at once.
-    with _GUARDS[int(sha256[:2], 16) % len(_GUARDS)], disk_errors(target):
-        if not target.exists():
-            link_or_copy(path, target)
-        workspace.ledger.fetched(name, Content(sha256, size), target)
-    return size

@@ -6,6 +6,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,26 +38,38 @@ def captions_plan(
 ) -> Plan:
     """The clips of `captions/<clip>/caption.{json,txt}` with `videos/<clip>.<ending>`, by name.
 
+    Where there is no such folder, `captions/<clip>.{json,txt}` are taken, if their video is there.
+
     Each becomes one record of one window over the whole clip, with both forms of its caption. With
     `facts_only` no video is opened, and only the source's facts are of use.
     Raises UsageError where there is no caption at all.
     """
-    folders = _caption_folders(captions, videos)[:limit]
+    captioned = _captioned(captions, videos)[:limit]
     findings: list[Finding] = []
-    clips = [_clip(row, folder, videos, findings) for row, folder in enumerate(folders, 1)]
+    clips = [_clip(row, texts, videos, findings) for row, texts in enumerate(captioned, 1)]
     by_row = {clip.row: clip for clip in clips}
     wanted = [clip.row for clip in clips if not (clip.reason or facts_only)]
     for row, header in map_threads(
         lambda row: probed(videos / by_row[row].source), wanted, jobs=jobs, cancel=cancel
     ):
         _finish(by_row[row], header, loader)
-    files = [folder / name for folder in folders for name in (_OBJECT, _TEXT) if (folder / name).is_file()]
+    files = [path for texts in captioned for path in (texts.structured, texts.dense) if path.is_file()]
     used = [videos / clip.source for clip in clips if clip.source]
     facts = local_facts("captions", captions, files, [(path.name, path.stat().st_size) for path in used])
     return Plan("captions", clips, [facts], located_in(videos), findings=findings, summary={})
 
 
-def _caption_folders(captions: Path, videos: Path) -> list[Path]:
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """A clip's name, and where its captions stand if it has them; `told` is what messages call them."""
+
+    name: str
+    dense: Path
+    structured: Path
+    told: str
+
+
+def _captioned(captions: Path, videos: Path) -> list[_Texts]:
     for folder, what in ((captions, "captions"), (videos, "videos")):
         if not folder.is_dir():
             raise UsageError(
@@ -67,28 +80,34 @@ def _caption_folders(captions: Path, videos: Path) -> list[Path]:
         for path in captions.iterdir()
         if path.is_dir() and ((path / _TEXT).exists() or (path / _OBJECT).exists())
     )
-    if not found:
+    texts = [_Texts(path.name, path / _TEXT, path / _OBJECT, f"{path.name}/{_OBJECT}") for path in found]
+    texts = texts or [
+        _Texts(name, captions / f"{name}.txt", captions / f"{name}.json", f"{name}.json")
+        for name in sorted({path.stem for path in captions.iterdir() if path.suffix in (".txt", ".json")})
+        if any((videos / f"{name}{ending}").exists() for ending in VIDEO_ENDINGS)
+    ]
+    if not texts:
         raise UsageError(
-            f"{captions} holds no <clip>/{_TEXT} and no <clip>/{_OBJECT}.",
-            remedy="Give the folder that holds one folder a clip.",
+            f"{captions} holds no <clip>/{_TEXT} and no <clip>/{_OBJECT}, and no <clip>.txt of a video.",
+            remedy="Give the folder that holds one folder, or one text, a clip.",
         )
-    return found
+    return texts
 
 
 _OPTION: Final = {"captions": "from-captions", "videos": "videos"}
 
 
-def _clip(row: int, folder: Path, videos: Path, findings: list[Finding]) -> Clip:
+def _clip(row: int, texts: _Texts, videos: Path, findings: list[Finding]) -> Clip:
     """The clip with its captions and its video; upstream's order of reasons."""
-    name = folder.name
+    name = texts.name
     clip = Clip(row, name, "train")
     try:
-        dense = _text(folder / _TEXT)
-        structured, fault = _object(folder / _OBJECT)
+        dense = _text(texts.dense)
+        structured, fault = _object(texts.structured)
     except UnicodeDecodeError as error:
         return clip.drop("bad_bytes", f"{name}: a caption is not UTF-8 at byte {error.start}")
     if fault:
-        findings.append(found("SFT016", f"captions/{name}/{_OBJECT}", fault))
+        findings.append(found("SFT016", f"captions/{texts.told}", fault))
     if not dense and structured is not None:
         spoken = structured.get("temporal_caption", "")
         dense = "" if spoken is None else str(spoken).strip()

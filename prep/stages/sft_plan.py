@@ -70,7 +70,8 @@ class Plan:
 
     `locate` gives the file of a source's name, fetching it if need be; it raises FetchError.
     `extras` are other files of a tree: path in the dataset → name in the source. `facts` are the
-    manifest's sources. `is_verified` is false where the Hub could not be asked which files there are.
+    manifest's sources; `hashes` the sha256 of each name for which the source lists it. `is_verified`
+    is false where the Hub could not be asked which files there are.
     """
 
     form: str
@@ -80,6 +81,7 @@ class Plan:
     extras: dict[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    hashes: Mapping[str, str] = field(default_factory=dict)
     is_far: bool = False
     is_verified: bool = True
     summary: dict[str, Any] | None = None

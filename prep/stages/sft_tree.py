@@ -67,12 +67,7 @@ def hub_plan(source: str, commit: str | None, part: Split, options: SftOptions) 
     paths = {
         split: hub.download(listing, names[name], offline=options.offline) for split, name in lines.items()
     }
-    origin = {
-        "kind": "hub",
-        "repo": repo,
-        "asked": asked,
-        "commit": listing.commit,
-    }
+    origin = {"kind": "hub", "repo": repo, "asked": asked, "commit": listing.commit}
     clips, facts, findings = _read(paths, options.limit, origin)
 
     def locate(name: str) -> Path:
@@ -81,6 +76,7 @@ def hub_plan(source: str, commit: str | None, part: Split, options: SftOptions) 
         return hub.download(listing, f"{start}{name}", offline=options.offline)
 
     sizes = {name: listing.files[full].size or 0 for name, full in names.items()}
+    stated = ((name, listing.files[full].sha256) for name, full in names.items())
     extras = _extras(sorted(names), clips, options.limit)
     return Plan(
         "hub",
@@ -90,6 +86,7 @@ def hub_plan(source: str, commit: str | None, part: Split, options: SftOptions) 
         extras=extras,
         findings=findings,
         sizes=sizes,
+        hashes={name: sha256 for name, sha256 in stated if sha256 is not None},
         is_far=True,
         is_verified=listing.verified,
     )

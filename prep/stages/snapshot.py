@@ -21,13 +21,15 @@ from prep.stages import payload
 from prep.stages.finished import differences, refuse_change
 from prep.stages.options import FAILURES_SHOWN, Result
 from prep.stages.snapshot_card import write_card
+from prep.stages.snapshot_fetch import fetch_only
 from prep.stages.snapshot_files import SourceFiles
 from prep.stages.snapshot_options import SnapshotOptions
-from prep.stages.snapshot_publish import Publication, finish, seed, unused_note
+from prep.stages.snapshot_publish import Publication, finish, unused_note
+from prep.stages.snapshot_reuse import other_snapshot, reuse, seed
 from prep.stages.snapshot_rows import FILTERED, RowRule
 from prep.stages.snapshot_run import SnapshotRun
 from prep.stages.snapshot_shards import Bounds, Builder, Sealed, begin_again, records_part
-from prep.stages.snapshot_source import Source, open_source
+from prep.stages.snapshot_source import Source, lacking, open_source
 from prep.workspace import Ledger, Workspace, attempt_path, ledger_path
 
 __all__ = ["prepare_snapshot"]
@@ -82,10 +84,10 @@ def _settled(run: SnapshotRun) -> Result | None:
 
 def _planned(run: SnapshotRun) -> Result:
     """What a run would do; writes nothing below the out-root."""
-    manifest = Manifest.load(run.root)
-    source = open_source(run.part, run.options, run.recipe.folder, run.commit(manifest, {}))
+    manifest, other = Manifest.load(run.root), other_snapshot(run)
+    source = open_source(run.recipe, run.part, run.options, run.commit(manifest, {}))
     names = run.file_names(source)
-    sizes = source.sizes()
+    sizes = {name: source.sizes().get(name, 0) for name in names}
     result = Result(run.name, run.root, "planned", files_unit="files", unit="rows")
     if run.is_remote():
         result.fetched, result.bytes = len(names), sum(sizes[name] for name in names)
@@ -93,15 +95,18 @@ def _planned(run: SnapshotRun) -> Result:
     if manifest is not None:
         changed = differences(manifest, run.request(), run.recipe, None)
         result.notes.extend(f"would change {item} (needs --update)" for item in changed)
+    if other is not None:
+        result.notes.append(f"whole shards would be taken from {other.root}")
     return result
 
 
 def _work(run: SnapshotRun) -> Result:
+    other = other_snapshot(run)
     made = [folder for folder in (run.hidden, *run.hidden.parents) if not folder.exists()]
     try:
         with Workspace(run.hidden, wait=run.options.wait, cancel=run.options.cancel) as workspace:
             try:
-                result = _held(run, workspace)
+                result = _held(run, workspace, other)
             finally:
                 with suppress(OSError):  # not empty, or not there; only the holder may look
                     run.whole.rmdir()
@@ -120,7 +125,7 @@ def _leave_no_trace(run: SnapshotRun, made: list[Path]) -> None:
             folder.rmdir()
 
 
-def _held(run: SnapshotRun, workspace: Workspace) -> Result:
+def _held(run: SnapshotRun, workspace: Workspace, other: Manifest | None) -> Result:
     finish(run, workspace)
     settled = _settled(run)
     if settled is not None:
@@ -128,17 +133,24 @@ def _held(run: SnapshotRun, workspace: Workspace) -> Result:
     manifest, mends = Manifest.load(run.root), False
     _bind(run, workspace)
     pins = workspace.ledger.pins
-    source = open_source(run.part, run.options, run.recipe.folder, run.commit(manifest, pins))
+    source = open_source(run.recipe, run.part, run.options, run.commit(manifest, pins))
     if manifest is not None and run.same_source(manifest, source):
         changed = differences(manifest, run.request(), run.recipe, None)
         if not changed and not manifest.damaged_files(manifest.files()):
             return run.settled(manifest)
-        if not changed:
-            seed(run, workspace, manifest)
-            mends = True
+        mends = not changed
     elif manifest is not None and not run.options.update:
         refuse_change(run.root, [f"source: commit {run.commit_of(manifest)} → {source.facts.get('commit')}"])
-    return _build(run, workspace, source, mends=mends)
+    if run.options.download_only:
+        return fetch_only(run, source)
+    notes = []
+    if manifest is not None and mends:
+        seed(run, workspace, manifest)
+    elif other is not None:
+        notes = [reuse(run, workspace, source, other)]
+    result = _build(run, workspace, source, mends=mends)
+    result.notes += notes
+    return result
 
 
 def _bind(run: SnapshotRun, workspace: Workspace) -> None:
@@ -168,6 +180,9 @@ def _build(run: SnapshotRun, workspace: Workspace, source: Source, *, mends: boo
     bounded = mends or options.limit is not None or options.max_samples is not None
     sizes = source.sizes()
     if not bounded:
+        lost = [name for name in names if name not in sizes]
+        if lost:
+            raise lacking(str(source.facts.get("repo")), lost)
         _check_space(run, sizes, names)
     for key, facts in (("request", run.binding()), ("source", dict(source.facts))):
         if key not in workspace.ledger.pins:

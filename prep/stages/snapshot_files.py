@@ -27,7 +27,8 @@ class SourceFiles:
         self, source: Source, names: Sequence[str], workspace: Workspace, *, look_ahead: bool
     ) -> None:
         self.source, self.names, self.workspace = source, list(names), workspace
-        self._folder = workspace.incoming / "source"
+        # The Hub's client answers with whole paths, by which a fetched file is known.
+        self._folder = (workspace.incoming / "source").resolve()
         self._look_ahead = look_ahead
         self._coming: dict[int, Future[Path]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prep-fetch")
@@ -55,7 +56,7 @@ class SourceFiles:
         """Remove the files before number `before` that were fetched; those of a cache or folder stay."""
         for number in [number for number in self._coming if number < before]:
             path = self._coming.pop(number).result()
-            if path.is_relative_to(self._folder):
+            if path.resolve().is_relative_to(self._folder):
                 with disk_errors(path):
                     path.unlink(missing_ok=True)
 
@@ -71,7 +72,7 @@ class SourceFiles:
     def _bring(self, number: int) -> Path:
         name = self.names[number]
         path = self.source.open(name, self._folder)
-        if path.is_relative_to(self._folder):
+        if self.source.listing is not None and path.is_relative_to(self._folder):
             self.fetched.add(number)
         facts = {"file": name, "size": path.stat().st_size, "sha256": self.source.sha256(name, path)}
         if f"source {number}" not in self.workspace.ledger.pins:

@@ -8,12 +8,11 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from prep import __version__
-from prep.files import disk_errors, link_or_copy, sha256_of, sync_folder, write_whole
+from prep.files import disk_errors, sync_folder, write_whole
 from prep.layouts.arrow_snapshot import (
     INFO,
     STATE_FILE,
@@ -22,20 +21,19 @@ from prep.layouts.arrow_snapshot import (
     shard_name,
     state_json,
 )
-from prep.manifest import STATE, FileRow, Manifest, RecordRow, read_rows, write_table
+from prep.manifest import STATE, FileRow, Manifest, RecordRow, read_rows
 from prep.progress import bytes_text, counted
 from prep.recipe import canonical_json
 from prep.stages.snapshot_files import SourceFiles
-from prep.stages.snapshot_rows import Position
 from prep.stages.snapshot_run import SnapshotRun, consumption
-from prep.stages.snapshot_shards import Sealed, built_name, records_part
+from prep.stages.snapshot_shards import Sealed, records_part
 from prep.stages.snapshot_source import Source
 from prep.workspace import Workspace
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Publication", "finish", "seed", "unused_note"]
+__all__ = ["Publication", "finish", "unused_note"]
 
 _METADATA = b"huggingface"
 
@@ -200,52 +198,3 @@ def unused_note(run: SnapshotRun, *, prune: bool) -> Iterator[str]:
         if unused.is_dir():
             unused.rmdir()
     yield f"pruned {what}"
-
-
-def seed(run: SnapshotRun, workspace: Workspace, manifest: Manifest) -> None:
-    """Tell a run that mends a damaged dataset which shards are whole: only the others are made anew."""
-    ledger, stated = workspace.ledger, {row.path: row for row in manifest.files()}
-    if any(pin.startswith("source ") for pin in ledger.pins):
-        return  # an earlier run has begun to mend it
-    with disk_errors(run.whole):
-        run.whole.mkdir(exist_ok=True)
-    for number, source in enumerate(manifest.document["sources"]):
-        ledger.pin(f"source {number}", {key: source[key] for key in ("file", "size", "sha256")})
-    records, shards = manifest.records(), manifest.document["details"]["shards"]
-    count, first = sum(facts["rows"] > 0 for facts in shards), 0
-    for number, facts in enumerate(shards):
-        own = records[first : first + facts["records"]]
-        sealed = _sealed_again(number, facts, own, first)
-        sealed.is_last = number == len(shards) - 1
-        name = shard_name(run.options.form, run.part.name, number, count)
-        if not sealed.rows or _take_over(run, sealed, run.root / name, stated[name]):
-            write_table(records_part(workspace, number), own, RecordRow)
-            ledger.pin(f"shard {number}", asdict(sealed))
-        first += sealed.records
-    ledger.sync()
-
-
-def _sealed_again(number: int, facts: dict[str, Any], records: Sequence[RecordRow], first: int) -> Sealed:
-    """A shard of the finished dataset as one that this run has sealed, its file yet to be named."""
-    drops = Counter(record.reason for record in records if record.reason)
-    own = {key: facts[key] for key in ("rows", "records", "modes", "warnings")}
-    return Sealed(
-        number,
-        "",
-        Position(*facts["start"]),
-        first,
-        Position(*facts["next"]),
-        drops=dict(sorted(drops.items())),
-        **own,
-    )
-
-
-def _take_over(run: SnapshotRun, sealed: Sealed, path: Path, row: FileRow) -> bool:
-    """Link a shard into the hidden folder if its bytes are those that the manifest states."""
-    if not path.is_file() or path.stat().st_size != row.size or sha256_of(path) != row.sha256:
-        return False
-    sealed.name = built_name(run.options.form, sealed.number)
-    sealed.size, sealed.sha256 = row.size, str(row.sha256)
-    with disk_errors(run.whole):
-        link_or_copy(path, run.whole / sealed.name)
-    return True

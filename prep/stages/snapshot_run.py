@@ -16,7 +16,15 @@ from prep.stages.options import FAILURES_SHOWN, Result
 from prep.stages.snapshot_options import SnapshotOptions
 from prep.stages.snapshot_rows import FILTERED
 from prep.stages.snapshot_shards import Sealed
-from prep.stages.snapshot_source import Source, asked_source, chosen_subset, subsets_of
+from prep.stages.snapshot_source import (
+    Source,
+    asked_source,
+    chosen_subset,
+    completed,
+    lacking,
+    subsets_of,
+)
+from prep.stages.snapshot_table import ImageTable
 
 __all__ = ["SnapshotRun"]
 
@@ -79,7 +87,13 @@ class SnapshotRun:
             "limit": self.options.limit,
             "max_samples": self.options.max_samples,
             "shard_bytes": self.options.shard_bytes,
+            **self._table(),
         }
+
+    def _table(self) -> dict[str, str]:
+        """The digest of a table that names image files, so that a change of it is seen."""
+        table = ImageTable.of(self.recipe, self.part) if self.options.source is None else None
+        return {} if table is None else {"table": table.digest()}
 
     def binding(self) -> dict[str, Any]:
         """What an unfinished run is bound to: the request and the recipe."""
@@ -109,10 +123,18 @@ class SnapshotRun:
         return self.commit_of(manifest) == source.facts.get("commit")
 
     def file_names(self, source: Source) -> list[str]:
-        """The parquet files of the subset's split; raises UsageError if there is no such subset."""
-        subsets = subsets_of(source)
+        """The parquet files of the subset's split; raises UsageError if there is no such subset.
+
+        Where only the Hub's cache was asked, with those that their own names tell to be lacking; raises
+        EnvironmentLacksError if it holds none.
+        """
+        subsets, split = subsets_of(source), self.part.name
         where = str(source.facts.get("repo", "The source"))
-        return chosen_subset(subsets, self.subset, self.part.name, where)
+        if source.is_verified:
+            return chosen_subset(subsets, self.subset, split, where)
+        if self.subset in subsets and not subsets[self.subset].files.get(split, True):
+            raise lacking(where, [f"the subset {self.subset!r}"])
+        return completed(chosen_subset(subsets, self.subset, split, where))
 
     def result_of(self, shards: Sequence[Sealed]) -> Result:
         """What shards add up to, with the warnings that their images gave."""

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from prep import hub
-from prep.errors import FetchError, UsageError
+from prep.errors import EnvironmentLacksError, FetchError, UsageError
 from prep.files import sha256_of, size_of
 from prep.layouts.hub_card import CARD, Subset, subsets_in
-from prep.recipe import Split
+from prep.recipe import Recipe, Split
 from prep.stages.snapshot_options import SnapshotOptions
+from prep.stages.snapshot_table import ImageTable
 
-__all__ = ["Source", "asked_source", "chosen_subset", "open_source", "subsets_of"]
+__all__ = [
+    "Source",
+    "asked_source",
+    "chosen_subset",
+    "completed",
+    "lacking",
+    "open_source",
+    "subsets_of",
+]
 
+_COUNTED = re.compile(r"(.+)-(\d{5})-of-(\d{5})(?:-[0-9a-f]+)?\.parquet")
 _SHOWN = 20
 
 
@@ -24,13 +35,21 @@ _SHOWN = 20
 class Source:
     """Parquet files with a card: of a Hub dataset at one commit, or below a local folder.
 
-    `local` are the paths below `folder`, which is only read.
+    `local` are the paths below `folder`, which is only read; `split` is the one that they are of, where
+    the recipe names one file. A `table` that names image files is made into parquet when it is opened.
     """
 
     listing: hub.Listing | None = None
     folder: Path = Path()
     local: tuple[str, ...] = ()
     offline: bool = False
+    split: str = ""
+    table: ImageTable | None = None
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the files are all that the source has, not only those that the Hub's cache holds."""
+        return self.listing is None or self.listing.verified
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -47,6 +66,8 @@ class Source:
 
     def sizes(self) -> Mapping[str, int]:
         """Each parquet file's path and bytes."""
+        if self.table is not None:
+            return {self.table.name: self.table.size()}
         if self.listing is None:
             return {name: size_of(self.folder / name) or 0 for name in self.local}
         entries = self.listing.files.items()
@@ -59,9 +80,16 @@ class Source:
         return hub.download(self.listing, CARD, offline=self.offline) if CARD in self.listing.files else None
 
     def open(self, path: str, folder: Path) -> Path:
-        """A file on this machine: where it is, in the Hub's cache, or fetched into `folder`."""
+        """A file on this machine: where it is, in the Hub's cache, or fetched or made in `folder`.
+
+        Raises EnvironmentLacksError for one that is not in the cache while the Hub may not be asked.
+        """
+        if self.table is not None:
+            return self.table.embed(folder)
         if self.listing is None:
             return self.folder / path
+        if not self.is_verified and path not in self.listing.files:
+            raise lacking(self.listing.repo, [path])
         return hub.download_into(self.listing, path, folder, offline=self.offline)
 
     def sha256(self, path: str, opened: Path) -> str:
@@ -79,15 +107,19 @@ def asked_source(split: Split, options: SnapshotOptions) -> str:
     return f"{split.repo}@{split.revision}" if split.revision else str(split.repo)
 
 
-def open_source(split: Split, options: SnapshotOptions, folder: Path, commit: str | None) -> Source:
+def open_source(recipe: Recipe, split: Split, options: SnapshotOptions, commit: str | None) -> Source:
     """The source that is asked for; a Hub source at `commit` if an earlier run resolved it to that.
 
-    `folder` is the recipe's own. Raises UsageError for a path that is not there, and as the Hub does.
+    Raises UsageError for a path that is not there, and as the Hub does.
     """
     asked = asked_source(split, options)
     if asked == "local":
-        path = Path(options.source).expanduser() if options.source else folder / str(split.table)
-        return _local(path)
+        return _local(Path(options.source).expanduser()) if options.source else _named(recipe, split)
+    if options.source is None and split.repo is None:
+        raise UsageError(
+            f"The recipe {recipe.name} names no source.",
+            remedy="Name one in it as `table` or `repo`, or give --source.",
+        )
     if asked.startswith((".", "/", "~")) or asked.count("/") != 1:
         raise UsageError(
             f"The source {asked!r} is neither on this disk nor owner/name.",
@@ -108,6 +140,16 @@ def open_source(split: Split, options: SnapshotOptions, folder: Path, commit: st
     return Source(listing, offline=options.offline)
 
 
+def _named(recipe: Recipe, split: Split) -> Source:
+    """The table or folder that a recipe names; a file is all of the split, whatever its name is."""
+    table = ImageTable.of(recipe, split)
+    if table is not None:
+        table.check()
+        return Source(split=split.name, table=table)
+    path = recipe.folder / str(split.table)
+    return replace(_local(path), split=split.name if path.is_file() else "")
+
+
 def _local(path: Path) -> Source:
     if path.is_file():
         return Source(folder=path.parent, local=(path.name,))
@@ -122,7 +164,39 @@ def _local(path: Path) -> Source:
 
 def subsets_of(source: Source) -> dict[str, Subset]:
     """The subsets that a source has; raises PrepError for a card that cannot be read."""
+    if source.split:
+        return {"default": Subset("default", {source.split: list(source.sizes())})}
     return subsets_in(source.card(), list(source.sizes()))
+
+
+def completed(names: Sequence[str]) -> list[str]:
+    """Every file of the splits whose names count them, `train-00001-of-00003.parquet`, cached or not.
+
+    For a listing of the Hub's cache alone: a split of which a part is there must not pass for whole.
+    """
+    found: dict[tuple[str, int], dict[int, str]] = {}
+    plain = []
+    for name in names:
+        match = _COUNTED.fullmatch(name)
+        if match is None:
+            plain.append(name)
+        else:
+            found.setdefault((match[1], int(match[3])), {})[int(match[2])] = name
+    return plain + [
+        there.get(at, f"{start}-{at:05d}-of-{count:05d}.parquet")
+        for (start, count), there in found.items()
+        for at in range(count)
+    ]
+
+
+def lacking(repo: str, names: Sequence[str]) -> EnvironmentLacksError:
+    """What is said of files that are not in the Hub's cache, while the Hub may not be asked."""
+    more = f", nor are {len(names) - 1} files more" if len(names) > 1 else ""
+    return EnvironmentLacksError(
+        f"{repo}: {names[0]} is not in the cache {hub.cache_folder()}{more}, and the Hub may not be asked.",
+        remedy="Run the same command with --download-only on a machine that reaches the Hub, "
+        "with the same HF_HOME.",
+    )
 
 
 def chosen_subset(subsets: Mapping[str, Subset], name: str, split: str, where: str) -> list[str]:

@@ -85,13 +85,27 @@ def open_source(
     """
     local = local_table(recipe, split, options)
     if local is not None:
-        return SourceTable(local, _file_facts(local, {"kind": "local"}), local.resolve().parent)
+        folder = _media_folder(recipe, split, options, local)
+        return SourceTable(local, _file_facts(local, {"kind": "local"}), folder)
     asked = asked_source(split, options)
     earlier = None if options.refresh else _earlier(asked, manifest, workspace)
     path = None if earlier is None else _still_here(earlier, manifest, workspace)
     if earlier is not None and path is not None:
         return _kept(asked, SourceTable(path, earlier), workspace)
     return _kept(asked, _from_hub(asked, split, options, earlier), workspace)
+
+
+def _media_folder(recipe: Recipe, split: Split, options: Options, table: Path) -> Path:
+    """The folder of local media: the one that the recipe names for its own table, else the table's."""
+    if split.media_root is None or split.name in options.sources:
+        return table.resolve().parent
+    folder = (recipe.folder / split.media_root).resolve()
+    if not folder.is_dir():
+        raise UsageError(
+            f"The media_root of split {split.name} is no folder: {folder}.",
+            remedy="Correct the recipe; its paths are relative to its own folder.",
+        )
+    return folder
 
 
 def _earlier(asked: str, manifest: Manifest | None, workspace: Workspace | None) -> Mapping[str, Any] | None:

@@ -118,7 +118,8 @@ def test_discarded_samples_are_counted_and_not_pending():
     pairs = walk(MapDistributor(Numbers(COUNT)), BATCHERS["sequential short"](), Place(epochs=1), 999)
     lost = sum(mark.discarded.get("oversized", 0) for _, mark in pairs)
     kept = sum(len(batch) for batch, _ in pairs)
-    assert lost and kept + lost == COUNT
+    assert lost > 0
+    assert kept + lost == COUNT
     assert pairs[-1][1].state["pending"] == []
 
 
@@ -248,3 +249,12 @@ def test_a_restarted_source_begins_from_its_own_start():
 def test_identity_gives_back_what_it_is_given():
     item = {"number": 1}
     assert IdentityProcessor().process(item) is item
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 10, COUNT])
+def test_the_position_of_the_last_batch_is_its_own(batch_size):
+    place = Place(epochs=2, on_uneven="drop")
+    pairs = walk(MapDistributor(Numbers(COUNT)), SimpleBatcher(batch_size), place, 999)
+    for cut, (_, mark) in enumerate(pairs):
+        drawn = sum(len(batch) for batch, _ in pairs[: cut + 1])
+        assert (mark.epoch, mark.position) == divmod(drawn - 1, COUNT)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import prep
+from prep.clip_frames import chosen_frames, sampled_frames
 from prep.dataflow.base import RawItemProcessor
 from prep.dataflow.roles import ReasoningMessages, ShareGPTToMessages, VideoPhy2Frames
-from prep.dataflow.roles.frames import chosen_frames, sampled_frames
 from prep.errors import PrepError, UsageError
 from prep.readers.conversations import frame_indices
 from prep.snapshots import SnapshotOptions, prepare_snapshots

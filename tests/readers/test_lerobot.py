@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import pickle
 import shutil
@@ -177,6 +178,37 @@ def test_what_is_returned_may_be_written_to(reader: Any) -> None:
     reader[0]["action"][:] = 0
     assert (reader[1]["video"] == before).all()
     assert reader[0]["action"].any()
+
+
+def test_samples_that_are_held_stay_as_they_are(reader: Any) -> None:
+    held = [reader[place]["video"] for place in range(6)]
+    part = reader[6]["video"][:, 4:5, ::2]  # a view of a view holds the memory too
+    copies = [video.copy() for video in (*held, part)]
+    for place in (30, 31, 40):
+        reader[place]
+        reader.model_input(place)
+    assert all((video == copy).all() for video, copy in zip((*held, part), copies, strict=True))
+    assert not any(np.shares_memory(one, other) for one, other in itertools.pairwise(held))
+
+
+def test_inputs_of_a_model_that_are_held_stay_as_they_are(reader: Any) -> None:
+    held = [reader.model_input(place)["video"] for place in range(3)]
+    copies = [video.copy() for video in held]
+    reader.model_input(9)
+    assert all((video == copy).all() for video, copy in zip(held, copies, strict=True))
+
+
+def test_a_failed_window_leaves_the_next_whole(own: Path) -> None:
+    reader: Any = prep.open(own, index=POLICY)
+    expected = [reader[place]["video"].copy() for place in (0, 2)]
+    videos = own / "success/videos/observation.image.exterior_image_2_left/chunk-000"
+    hidden = videos.resolve().rename(own / "hidden")
+    again: Any = prep.open(own, index=POLICY)
+    with pytest.raises(PrepError, match="cannot be decoded"):
+        again[0]
+    hidden.rename(videos.resolve())
+    assert (again[0]["video"] == expected[0]).all()
+    assert (again[2]["video"] == expected[1]).all()
 
 
 def test_without_a_name_the_recipes_own_training_index_is_taken(own: Path) -> None:

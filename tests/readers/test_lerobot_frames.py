@@ -53,6 +53,55 @@ def test_any_frame_is_that_of_reading_in_order(tmp_path: Path, codec: str, key_f
         assert all((taken[k] == frames[first + k]).all() for k in range(4)), first
 
 
+@pytest.mark.parametrize("codec", ["libx264", "mpeg4", "libsvtav1"])
+def test_planes_are_the_channels_of_the_pictures(tmp_path: Path, codec: str) -> None:
+    path = clip(tmp_path / "clip.mp4", codec, 12)
+    pictures = FrameCache().take(path, at(range(7, 19)), TOLERANCE)
+    planes = FrameCache().planes(path, at(range(7, 19)), TOLERANCE)
+    for shown, three in zip(pictures, planes, strict=True):
+        assert (np.stack(three, axis=2) == shown).all()
+
+
+@pytest.mark.parametrize("size", [(64, 48), (66, 50), (98, 34), (63, 47)])
+def test_planes_of_any_size_and_colour_are_the_channels(tmp_path: Path, size: tuple[int, int]) -> None:
+    width, height = size
+    path = tmp_path / "clip.mkv"
+    with av.open(str(path), "w") as output:
+        stream: Any = output.add_stream("ffv1", rate=Fraction(RATE))
+        form = "yuv444p" if width % 2 else "yuv420p"
+        stream.width, stream.height, stream.pix_fmt = width, height, form
+        noise = np.random.RandomState(0).randint(0, 256, (4, height, width, 3)).astype(np.uint8)
+        for each in noise:
+            output.mux(stream.encode(av.VideoFrame.from_ndarray(each, format="rgb24").reformat(format=form)))
+        output.mux(stream.encode(None))
+    pictures = FrameCache().take(path, at(range(4)), 0.01)
+    planes = FrameCache().planes(path, at(range(4)), 0.01)
+    for shown, three in zip(pictures, planes, strict=True):
+        assert (np.stack(three, axis=2) == shown).all()
+
+
+def test_the_shortest_way_to_a_frame_is_taken(tmp_path: Path) -> None:
+    """Decoding on where no key frame lies between, else from the last key frame before it."""
+    sparse, dense = clip(tmp_path / "sparse.mp4", "mpeg4", 250), clip(tmp_path / "dense.mp4", "mpeg4", 2)
+    for path, most in ((sparse, 41), (dense, 4)):
+        cache = FrameCache()
+        cache.take(path, at([3]), TOLERANCE)
+        before = cache.decoded
+        cache.take(path, at([44]), TOLERANCE)
+        assert 1 <= cache.decoded - before <= most
+
+
+def test_frames_that_no_other_needs_are_passed_over(tmp_path: Path) -> None:
+    path = clip(tmp_path / "clip.mp4", "libx264", 250)
+    frames = decoded(path)
+    cache = FrameCache()
+    (shown,) = cache.take(path, at([50]), TOLERANCE)
+    assert (shown == frames[50]).all()
+    assert cache.decoded < 45
+    (shown,) = cache.take(path, at([51]), TOLERANCE)
+    assert (shown == frames[51]).all()
+
+
 def test_reading_in_order_decodes_each_frame_once(tmp_path: Path) -> None:
     path = clip(tmp_path / "clip.mp4", "libx264", 2)
     cache = FrameCache()

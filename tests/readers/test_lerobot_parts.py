@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,47 @@ def test_only_a_limited_part_of_the_tables_is_kept(plain: Path, monkeypatch: pyt
     rows = rows_of(plain, sorted_rows=False)
     for episode, start in enumerate(PLAIN.starts[:-1]):
         assert rows.take(start, 16, episode)["index"].tolist() == list(range(start, start + 16))
+
+
+@pytest.mark.parametrize("kept", [1, 600, 1 << 20])
+def test_a_large_row_group_is_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    monkeypatch.setattr("prep.readers.robot_rows._ROWS_AT_ONCE", 8)
+    monkeypatch.setattr("prep.readers.robot_rows.ROW_BYTES", kept)
+    root = make_root(tmp_path / "tree", replace(PLAIN, row_group=1000))
+    rows = rows_of(root, sorted_rows=False)
+    order = np.random.RandomState(0).permutation(list(zip(PLAIN.starts, range(6), strict=False)) * 3)
+    for start, episode in order.tolist():
+        for first in (start + 5, start):
+            assert rows.take(first, 11, episode)["index"].tolist() == list(range(first, first + 11))
+
+
+def test_tables_of_many_small_row_groups_are_not_kept_open(tmp_path: Path) -> None:
+    root = make_root(tmp_path / "tree", replace(PLAIN, row_group=2))
+    rows = rows_of(root, sorted_rows=False)
+    rows.take(0, 9, 0)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for start, episode in zip(PLAIN.starts, range(6), strict=False):
+        rows.take(start, 16, episode)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
+def test_a_table_that_cannot_be_read_on_says_the_same_again(plain: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(plain, tmp_path / "tree"))
+    rows = rows_of(root, sorted_rows=False)
+    for path in (root / "data").rglob("*.parquet"):
+        table = pq.read_table(path)
+        values = table["action"].to_pylist()
+        values[3] = values[3][:-1]
+        kind = pa.list_(pa.float32())
+        place = table.column_names.index("action")
+        pq.write_table(table.set_column(place, "action", pa.array(values, kind)), path)
+    for _ in range(2):
+        with pytest.raises(
+            PrepError, match="The column action holds empty cells, or no numbers of one width"
+        ):
+            rows.take(0, 9, 0)
 
 
 def test_joint_positions_are_rows_with_the_gripper_turned_round() -> None:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prep.errors import UsageError
-from prep.readers.robot_canvas import check_tier, closest, normalised, on_canvas
-from prep.readers.robot_resize import bicubic, bilinear, half
+from prep.readers.robot_canvas import check_tier, closest, fill_canvas, normalised, on_canvas
+from prep.readers.robot_resize import bicubic, bilinear, half, scale_planes
 
 # torch 2.14.1 on one thread: interpolate(mode="bilinear") of pictures / 255, times 255, clamped and cut;
 # torchvision 0.29.1: resize(BICUBIC, antialias=True) of bytes. The first 12 digits of sha256.
@@ -62,6 +62,19 @@ def test_half_is_the_sum_of_four_in_order(pixels: list[int]) -> None:
     assert half(picture).tolist() == [[[expected]]] * 3
 
 
+def test_planes_of_any_layout_are_scaled_alike() -> None:
+    picture = drawn((90, 128))
+    wide = np.zeros((3, 90, 160), np.uint8)
+    wide[..., :128] = picture.transpose(2, 0, 1)
+    for target in ((45, 64), (256, 256), (90, 128)):
+        expected = picture.transpose(2, 0, 1) if target == (90, 128) else bilinear(picture, *target)
+        out = np.zeros((3, target[0] + 3, target[1] + 5), np.uint8)
+        scale_planes(tuple(wide[..., :128]), out[:, 3:, 5:])
+        assert (out[:, 3:, 5:] == expected).all()
+        assert not out[:, :3].any()
+        assert not out[:, :, :5].any()
+
+
 def test_half_is_not_the_integer_mean() -> None:
     picture = drawn((180, 320)).astype(np.uint16)
     mean = (picture[::2, ::2] + picture[::2, 1::2] + picture[1::2, ::2] + picture[1::2, 1::2]) // 4
@@ -90,6 +103,25 @@ def test_the_rest_of_the_canvas_is_mirrored() -> None:
     assert (out[..., :540, :640] == video).all()
     assert (out[..., 540:, :640] == video[..., -2:-6:-1, :]).all()
     assert (out[..., :540, 640:] == video[..., :, -2:-98:-1]).all()
+
+
+@pytest.mark.parametrize(
+    ("size", "tier"),
+    [
+        ((54, 64), "480"),
+        ((540, 640), None),
+        ((256, 512), None),
+        ((90, 200), "480"),
+        ((300, 250), "256"),
+        ((255, 255), None),
+    ],
+)
+def test_a_canvas_is_filled_with_what_on_canvas_gives(size: tuple[int, int], tier: str | None) -> None:
+    video = np.stack([drawn(size).transpose(2, 0, 1), drawn(size)[::-1].transpose(2, 0, 1)], axis=1)
+    canvas = closest(*size, tier)
+    out = np.full((3, 2, *canvas.canvas_hw), np.nan, np.float32)
+    fill_canvas(video, canvas, out)
+    assert (out == normalised(on_canvas(video, canvas))).all()
 
 
 def test_where_too_much_is_missing_the_edge_is_repeated() -> None:

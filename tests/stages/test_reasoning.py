@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -293,6 +295,28 @@ def test_one_writer_at_a_time(source: Path, tmp_path: Path) -> None:
         run(tmp_path / "out", train(source))
     (result,) = run(tmp_path / "out", train(source))
     assert result.outcome == "complete"
+
+
+def test_what_finished_while_it_waited_is_not_changed(source: Path, tmp_path: Path) -> None:
+    root = tmp_path / "out/video_reasoning/train"
+    refused: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            run(tmp_path / "out", train(source), wait=True)
+        except WouldChangeError as error:
+            refused.append(error)
+
+    run(tmp_path / "other", train(source), stride=2)
+    with Workspace(root):
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        waiting.join(1.0)
+        shutil.copytree(tmp_path / "other", tmp_path / "out", symlinks=True, dirs_exist_ok=True)
+        before = (root / "manifest.json").read_bytes()
+    waiting.join(60)
+    assert "sample_stride: 2 → 1" in str(refused[0])
+    assert (root / "manifest.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("jobs", [1, 7])

@@ -322,6 +322,20 @@ def test_jobs_and_place_change_no_byte(tmp_path: Path) -> None:
     assert settled(build(tmp_path / "two", **moved, jobs=8).root) == first
 
 
+def test_copies_may_come_from_another_out_root(tmp_path: Path) -> None:
+    """A damaged one is passed over: the source is at hand."""
+    given = source(tmp_path / "src", ["a", "b"])
+    whole = settled(build(tmp_path / "whole", **given, val_fraction=0.5).root)
+    other = build(tmp_path / "one", **given).root / "train/videos/b.mp4"
+    data = bytearray(other.read_bytes())
+    data[-5] ^= 1
+    other.unlink()
+    other.write_bytes(data)
+    result = build(tmp_path / "two", **given, reuse=tmp_path / "one", val_fraction=0.5)
+    assert (result.outcome, result.reused) == ("complete", 2)
+    assert settled(result.root) == whole
+
+
 RUN = """
 import os, sys
 from pathlib import Path

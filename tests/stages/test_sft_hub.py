@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from prep.errors import EnvironmentLacksError, WouldChangeError
+from prep.errors import EnvironmentLacksError, UsageError, WouldChangeError
 from prep.loopback import LoopbackHub
 from prep.manifest import Manifest
 from prep.recipe import load_recipe
 from tests.commands import PROJECT
 from tests.runs import wait_for
 from tests.sft_trees import bridge_tree, build, lines, settled
+from tests.trees import make_tree
 
 LINES = "train/video_dataset_file.jsonl"
 REPO = "nvidia/BridgeData2-Subset-Synthetic-Captions"
@@ -127,3 +128,94 @@ def test_a_killed_download_goes_on_where_it_was(hub: LoopbackHub, tmp_path: Path
         child.send_signal(signal.SIGKILL)
         child.wait()
     assert settled(build(out, "bridge", source=REPO).root) == whole
+
+
+# --- of another out-root ------------------------------------------------------------------
+
+
+def fetched(hub: LoopbackHub) -> list[str]:
+    """The names of the payload that was asked for."""
+    asked = {item.path.rpartition("/")[2] for item in hub.requests if "/resolve/" in item.path}
+    return sorted(name for name in asked if name.endswith((".mp4", ".png", "caption.json")))
+
+
+def test_clips_of_another_out_root_are_linked(hub: LoopbackHub, tmp_path: Path) -> None:
+    publish(hub, bridge_tree(tmp_path / "src"))
+    first = build(tmp_path / "one", "bridge", source=REPO)
+    shutil.rmtree(tmp_path / "cache")
+    hub.clear_requests()
+    planned = build(tmp_path / "two", "bridge", source=REPO, reuse=tmp_path / "one", dry_run=True)
+    assert (planned.fetched, planned.reused, planned.bytes) == (0, 3, 0)
+    second = build(tmp_path / "two", "bridge", source=REPO, reuse=tmp_path / "one")
+    assert fetched(hub) == ["caption.json"]  # no LFS file: its digest is not listed
+    assert (second.outcome, second.dataset_id, second.reused) == ("complete", first.dataset_id, 4)
+    assert settled(second.root) == settled(first.root)
+
+
+def test_a_dataset_itself_and_another_commit_serve_by_what_the_hub_lists(
+    hub: LoopbackHub, tmp_path: Path
+) -> None:
+    tree = bridge_tree(tmp_path / "src")
+    publish(hub, tree)
+    first = build(tmp_path / "one", "bridge", source=REPO, name="mine")
+    replaced = tree / "train/videos/ep1_clip001.mp4"
+    replaced.write_bytes((tree / "train/videos/ep1_clip000.mp4").read_bytes())
+    publish(hub, tree)
+    hub.clear_requests()
+    second = build(tmp_path / "two", "bridge", source=REPO, reuse=first.root)
+    assert second.outcome == "complete"
+    assert [name for name in fetched(hub) if name.endswith(".mp4")] == []
+    assert (second.root / "train/videos/ep1_clip001.mp4").read_bytes() == replaced.read_bytes()
+
+
+def test_a_damaged_clip_of_another_out_root_is_fetched(hub: LoopbackHub, tmp_path: Path) -> None:
+    publish(hub, bridge_tree(tmp_path / "src"))
+    first = build(tmp_path / "one", "bridge", source=REPO)
+    whole = settled(first.root)
+    shutil.rmtree(tmp_path / "cache")
+    damaged = first.root / "train/videos/ep1_clip000.mp4"
+    data = bytearray(damaged.read_bytes())
+    data[-9] ^= 1
+    damaged.unlink()
+    damaged.write_bytes(data)
+    hub.clear_requests()
+    second = build(tmp_path / "two", "bridge", source=REPO, reuse=tmp_path / "one")
+    assert fetched(hub) == ["caption.json", "ep1_clip000.mp4"]
+    assert settled(second.root) == whole
+
+
+def test_another_out_root_serves_offline(hub: LoopbackHub, tmp_path: Path) -> None:
+    """Of the Hub's cache only the lists are left, as after a login node's clean-up."""
+    publish(hub, bridge_tree(tmp_path / "src", val=()))
+    first = build(tmp_path / "one", "bridge", source=REPO)
+    for path in (tmp_path / "cache").rglob("*.mp4"):
+        path.unlink()
+    hub.clear_requests()
+    second = build(tmp_path / "two", "bridge", source=REPO, reuse=tmp_path / "one", offline=True)
+    assert (second.outcome, second.dataset_id, hub.requests) == ("complete", first.dataset_id, [])
+
+
+def test_what_is_no_dataset_of_clips_cannot_be_reused(hub: LoopbackHub, tmp_path: Path) -> None:
+    publish(hub, bridge_tree(tmp_path / "src"))
+    for dry_run in (False, True):
+        with pytest.raises(UsageError, match="has no manifest to reuse"):
+            build(tmp_path / "two", "bridge", source=REPO, reuse=tmp_path / "one", dry_run=dry_run)
+    other = make_tree(tmp_path / "other" / "videophy2_val", 1, manifest=True)
+    with pytest.raises(UsageError, match="of the kind conversations, not sft_jsonl"):
+        build(tmp_path / "two", "bridge", source=REPO, reuse=other)
+    assert not (tmp_path / "two").exists()
+
+
+def test_a_run_from_the_cache_gives_the_bytes_of_one_that_asked_the_hub(
+    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Licence, digests and sizes of a listing depend on who was asked: none of them enters the manifest."""
+    publish(hub, bridge_tree(tmp_path / "src"))
+    online = build(tmp_path / "one", "bridge", source=REPO)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    offline = build(tmp_path / "two", "bridge", source=REPO, offline=True)
+    assert settled(offline.root) == settled(online.root)
+    manifest = Manifest.load(offline.root)
+    assert manifest is not None
+    for source in manifest.document["sources"]:
+        assert source.keys() == {"kind", "repo", "asked", "commit", "file", "size", "sha256"}

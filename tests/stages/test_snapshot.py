@@ -68,6 +68,15 @@ def test_every_row_comes_back_as_it_was(hub: LoopbackHub, tmp_path: Path) -> Non
     assert max(path.stat().st_size for path in shards) < 8000
 
 
+def test_fetched_files_are_removed_below_a_relative_folder_too(
+    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(hub, {SUBSET: [[row(n) for n in range(start, start + 5)] for start in range(0, 60, 5)]})
+    monkeypatch.chdir(tmp_path)
+    # What is counted as fetched is what was removed when it was done with.
+    assert prepare(Path("data"), shard_bytes=2000).fetched == 12
+
+
 def test_upstreams_filter_is_applied_and_counted(hub: LoopbackHub, tmp_path: Path) -> None:
     rows = [row(n) for n in range(10)]
     rows[2] = row(2, image=None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from prep.clip_frames import sampled_frames
 from prep.dataflow.base import LoaderError, RawItemProcessor
 from prep.dataflow.roles.chat import ChatInputs, with_media
-from prep.dataflow.roles.frames import sampled_frames
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -31,30 +31,43 @@ _ADAPTERS = {
 
 
 def open_sides(
-    directory: Path, reference: str | Path, *, index: str | None = None
+    directory: Path, reference: str | Path, *, index: str | None = None, model_input: bool = False
 ) -> tuple[Side, Side, Mapping[str, str]]:
     """Ours, the reference, and the differences that the recipe declares, by field.
 
+    `index` and `model_input` are of robot data.
     Raises UsageError for a directory without a dataset and a reference that its kind does not have,
     EnvironmentLacksError for one that is not installed.
     """
     manifest = _manifest(directory)
-    if index is not None and manifest.document["kind"] != "lerobot":
-        raise UsageError("Only robot data has window indices.", remedy="Leave --index out.")
     named = str(reference)
+    _check_options(manifest, named, index, model_input)
     if named in REFERENCES:  # `./cosmos` is a directory of that name
-        ours, other = _named_sides(manifest, named, index)
+        ours, other = _named_sides(manifest, named, index, model_input)
     else:
         beside = _manifest(Path(reference))
-        ours = prepared_side("ours", manifest, index=index)
-        other = prepared_side("reference", beside, index=index, beside=manifest.root)
+        ours = prepared_side("ours", manifest, index=index, model_input=model_input)
+        other = prepared_side("reference", beside, index=index, beside=manifest.root, model_input=model_input)
     return ours, other, dict(manifest.document["recipe"].get("differences", {}))
 
 
-def _named_sides(manifest: Manifest, name: str, index: str | None) -> tuple[Side, Side]:
+def _check_options(manifest: Manifest, reference: str, index: str | None, model_input: bool) -> None:
+    is_robot = manifest.document["kind"] == "lerobot"
+    if index is not None and not is_robot:
+        raise UsageError("Only robot data has window indices.", remedy="Leave --index out.")
+    if model_input and not is_robot:
+        raise UsageError("Only robot windows become a model's input here.", remedy="Leave --model-input out.")
+    if model_input and reference == "lerobot":
+        raise UsageError(
+            "lerobot gives rows, no input of a model.", remedy="Take the reference cosmos, or a directory."
+        )
+
+
+def _named_sides(manifest: Manifest, name: str, index: str | None, model_input: bool) -> tuple[Side, Side]:
     module = _adapter(manifest, name)
     if hasattr(module, "our_side"):
-        ours: Side = module.our_side(manifest, index=index)
+        more = {"model_input": True} if model_input else {}
+        ours: Side = module.our_side(manifest, index=index, **more)
     else:
         ours = prepared_side("ours", manifest, index=index)
     other: Side = module.open_side(manifest, index=index, ours=ours.reader)

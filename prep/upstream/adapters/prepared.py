@@ -15,17 +15,25 @@ __all__ = ["Rebased", "prepared_side"]
 
 
 def prepared_side(
-    name: str, manifest: Manifest, *, index: str | None = None, beside: Path | None = None
+    name: str,
+    manifest: Manifest,
+    *,
+    index: str | None = None,
+    beside: Path | None = None,
+    model_input: bool = False,
 ) -> Side:
     """The dataset's own reader; with `beside`, paths inside it are told as if it lay there.
 
-    `index` names one of several window indices.
+    `index` names one of several window indices; `model_input` asks for what a model is given.
     """
     reader: Reader
     if manifest.document["kind"] == "lerobot":
         from prep.readers.lerobot import LeRobotReader
+        from prep.upstream.adapters.model_input import OurModelInputs
+        from prep.upstream.adapters.robot import OurWindows
 
-        reader = LeRobotReader(manifest, index=index)
+        windows = LeRobotReader(manifest, index=index)
+        reader = OurModelInputs(windows) if model_input else OurWindows(windows)
     else:
         reader = readers.open(manifest.root)
     facts = {"dataset_id": manifest.dataset_id, "kind": manifest.document["kind"]}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from prep.errors import EnvironmentLacksError
 
-__all__ = ["CONVERSATIONS", "LEROBOT", "ROBOT", "SFT", "require"]
+__all__ = ["CONVERSATIONS", "LEROBOT", "MODEL_INPUT", "ROBOT", "SFT", "require"]
 
 CONVERSATIONS: Mapping[str, str] = {
     "torch": "torch",
@@ -42,6 +42,9 @@ LEROBOT: Mapping[str, str] = {
 
 ROBOT: Mapping[str, str] = {**LEROBOT, "scipy": "scipy", "loguru": "loguru"}
 """The same for upstream's DROID and LIBERO readers, which read through lerobot."""
+
+MODEL_INPUT: Mapping[str, str] = {**ROBOT, **CONVERSATIONS}
+"""The same for what upstream makes of their samples before a model sees them."""
 
 
 def require(reference: str, needed: Mapping[str, str]) -> None:

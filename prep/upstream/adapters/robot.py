@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +17,8 @@ from prep.layouts.lerobot import Root
 from prep.manifest import Manifest
 from prep.readers.lerobot import LeRobotReader
 from prep.upstream.adapters.draws import Draws
-from prep.upstream.adapters.requirements import ROBOT, require
+from prep.upstream.adapters.frame_times import OurFrameTimes, UpstreamFrameTimes
+from prep.upstream.adapters.requirements import MODEL_INPUT, ROBOT, require
 from prep.upstream.loading import import_upstream, upstream_errors
 from prep.window_lists import Found, filter_path
 
@@ -27,27 +29,34 @@ _DROID = (f"{_DATASETS}.droid_lerobot_dataset", "DROIDLeRobotDataset")
 _MERGED = (f"{_DATASETS}.droid_merged_lerobot_dataset", "DROIDMergedLeRobotDataset")
 _LIBERO = (f"{_DATASETS}.libero_lerobot_dataset", "LIBEROLeRobotDataset")
 
+_LIBERO_CAMERAS = {"concat_view": "concat_view", "wrist_view": "wrist_image", "third_person_view": "image"}
+"""Upstream's LIBERO class names a view by its camera."""
+
 Span = tuple[int, int, int, int]
 
 
-def our_side(manifest: Manifest, *, index: str | None = None) -> Side:
-    """Our reader of the windows, its candidate instructions beside each sample."""
+def our_side(manifest: Manifest, *, index: str | None = None, model_input: bool = False) -> Side:
+    """Our reader of the windows, its candidate instructions beside each sample; or what it gives a model."""
+    from prep.upstream.adapters.model_input import OurModelInputs
+
     reader = LeRobotReader(manifest, index=index)
     facts = {"dataset_id": manifest.dataset_id, "index": reader.found.path.name, "decoder": reader.decoder}
-    return Side("ours", OurWindows(reader), facts)
+    return Side("ours", OurModelInputs(reader) if model_input else OurWindows(reader), facts)
 
 
 class OurWindows:
-    """`LeRobotReader` with the key `instruction_candidates`, and its index's spans."""
+    """`LeRobotReader` with spans, and the keys `instruction_candidates`, `frame_files`, `frame_seconds`."""
 
     def __init__(self, reader: LeRobotReader) -> None:
         self.reader = reader
+        self.times = OurFrameTimes(reader)
 
     def __len__(self) -> int:
         return len(self.reader)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return {**self.reader[index], "instruction_candidates": self.reader.instructions(index)}
+        candidates = self.reader.instructions(index)
+        return {**self.reader[index], "instruction_candidates": candidates, **self.times.of(index)}
 
     def identity(self, index: int) -> tuple[int, int, int]:
         """(dataset index, episode, frame from the episode's start)."""
@@ -61,14 +70,18 @@ class OurWindows:
 def open_side(manifest: Manifest, *, index: str | None = None, ours: Any = None) -> Side:
     """Upstream's reader over the same windows as ours, augmentation and normalisation off.
 
-    Raises EnvironmentLacksError if upstream cannot be had, UsageError if the dataset has no such index.
+    Beside `OurModelInputs` it gives a model's input as well. Raises EnvironmentLacksError if upstream
+    cannot be had, UsageError if the dataset has no such index.
     """
-    require("cosmos", ROBOT)
+    from prep.upstream.adapters.model_input import CosmosModelInputs, OurModelInputs
+
+    is_input = isinstance(ours, OurModelInputs)
+    require("cosmos", MODEL_INPUT if is_input else ROBOT)
     reader = ours.reader if isinstance(ours, OurWindows) else LeRobotReader(manifest, index=index)
     if reader.form.robot == "libero":
         (name, kind), options = _LIBERO, _libero_options(reader)
     else:
-        name, kind = _MERGED if reader.form.action_space == "ee_pose" else _DROID
+        name, kind = _MERGED if reader.action_space == "ee_pose" else _DROID
         options = _droid_options(reader)
     module, upstream = import_upstream(name)
     drawing, _ = import_upstream(_LIBERO[0] if kind == _LIBERO[1] else _DROID[0])
@@ -76,7 +89,8 @@ def open_side(manifest: Manifest, *, index: str | None = None, ours: Any = None)
         dataset = getattr(module, kind)(**options)
     facts = {**upstream.facts(), "reader": f"{name}.{kind}", "options": options, "decoder": _decoder()}
     facts["torch_threads"] = 1
-    return Side("cosmos", CosmosWindows(dataset, drawing, _first_rows(reader.found)), facts)
+    windows = CosmosWindows(dataset, drawing, _first_rows(reader.found), reader.root)
+    return Side("cosmos", CosmosModelInputs.beside_reader(windows, reader) if is_input else windows, facts)
 
 
 def _droid_options(reader: LeRobotReader) -> dict[str, Any]:
@@ -87,8 +101,8 @@ def _droid_options(reader: LeRobotReader) -> dict[str, Any]:
         "root": str(reader.root),
         "chunk_length": reader.chunk_length,
         "split": parameters["split"],
-        "action_space": reader.form.action_space,
-        "use_state": reader.form.state,
+        "action_space": reader.action_space,
+        "use_state": reader.use_state,
         "mode": reader.form.mode,
         "viewpoint": reader.view,
         "use_success_only": all(name.split("/")[0] == "success" for name in reader.found.roots),
@@ -105,6 +119,7 @@ def _libero_options(reader: LeRobotReader) -> dict[str, Any]:
         "chunk_length": reader.chunk_length,
         "split": parameters["split"],
         "mode": reader.form.mode,
+        "camera_mode": _LIBERO_CAMERAS[reader.view],
         "seed": windows["seed"],
         "val_ratio": windows["validation_share"],
         "action_normalization": None,
@@ -135,15 +150,22 @@ class CosmosWindows:
     """A dataset class of upstream as a map-style reader of windows.
 
     Its tensors become arrays and its keys stay. What it would draw is handed over: the instruction is
-    ours where ours is a candidate, and `instruction_candidates`, upstream's list, is given beside a
-    sample of ours that has one.
+    ours where ours is a candidate. Beside a sample of ours that has them, `instruction_candidates`
+    (upstream's list), `frame_files` (below `root`) and `frame_seconds` are given.
     """
 
-    def __init__(self, dataset: Any, module: ModuleType, first_rows: Sequence[Mapping[int, int]]) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        module: ModuleType,
+        first_rows: Sequence[Mapping[int, int]],
+        root: Path = Path(),
+    ) -> None:
         self._dataset = dataset
         self._module = module
         self._first_rows = first_rows
         self._draws = Draws()
+        self._times = UpstreamFrameTimes(root)
         self._records = list(_records(dataset))
         self._ends = list(accumulate(record[3] for record in self._records))
 
@@ -173,10 +195,12 @@ class CosmosWindows:
         place = operator.index(index)
         if not 0 <= place < len(self):
             raise IndexError(f"window {place}: there are {len(self)}")
-        with self._draws.hand_over(self._module, ours.get("ai_caption")):
+        with self._draws.hand_over(self._module, ours.get("ai_caption")), self._times.heard():
             sample = {key: _plain(value) for key, value in self._read(place).items()}
         if "instruction_candidates" in ours:
             sample["instruction_candidates"] = [text for texts in self._draws.candidates for text in texts]
+        if "frame_seconds" in ours:
+            sample |= self._times.last
         return sample
 
     def _read(self, place: int) -> Mapping[str, Any]:

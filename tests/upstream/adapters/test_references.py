@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -15,10 +16,11 @@ import pytest
 from prep.comparison import Side, compare, diff
 from prep.upstream.adapters.lerobot import OurRows
 from prep.upstream.adapters.reasoning import DaftReasoning, OurReasoning
-from prep.upstream.adapters.requirements import LEROBOT, ROBOT
+from prep.upstream.adapters.requirements import LEROBOT, MODEL_INPUT, ROBOT
 from prep.upstream.checkout import load_lock, local_copy
 from tests import reasoning
 from tests.commands import PROJECT
+from tests.robot_fixture import prepare_fixture
 from tests.robot_trees import NAME, run
 from tests.robots import DROID, LIBERO, make_root
 
@@ -72,6 +74,57 @@ def test_libero_is_what_upstreams_own_reader_gives(size: int, tmp_path: Path) ->
         result.root, "--reference", "cosmos", "--index", "libero_10-train", cache=tmp_path / "cache"
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    need(MODEL_INPUT, upstream=True)
+    return prepare_fixture(tmp_path_factory.mktemp("scenes"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dataset", "index"),
+    [
+        ("droid", "droid_policy-val-c32"),
+        ("droid", "droid_policy-val-c32-filtered"),
+        ("droid", "droid_policy-train-c32-filtered"),
+        ("droid", "droid_policy_full-full-c32"),
+        ("droid", "droid_forward_dynamics-val-c16"),
+        ("droid", "droid_forward_dynamics-train-c16-filtered"),
+        ("libero", "libero_10-val-c16"),
+    ],
+)
+def test_each_split_is_upstreams(scenes: dict[str, Path], dataset: str, index: str, tmp_path: Path) -> None:
+    words = ("--reference", "cosmos", "--index", index, "--samples", "4", "--format", "json")
+    done = prep_diff(scenes[dataset], *words, cache=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(done.stdout)
+    assert document["index"]["spans"]["same"]
+    fields = {each["field"]: each["identical"] for each in document["fields"]}
+    assert {"frame_files", "frame_seconds", "instruction_candidates"} <= set(fields)
+    assert set(fields.values()) == {document["samples"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dataset", "index"),
+    [
+        ("droid", "droid_policy-train-c32"),
+        ("droid", "droid_forward_dynamics-train-c16"),
+        ("libero", "libero_10-train-c16"),
+        ("libero_128", "libero_10-val-c16"),
+    ],
+)
+def test_a_models_input_is_what_upstreams_transform_gives(
+    scenes: dict[str, Path], dataset: str, index: str, tmp_path: Path
+) -> None:
+    words = ("--reference", "cosmos", "--index", index, "--samples", "2", "--model-input", "--format", "json")
+    done = prep_diff(scenes[dataset], *words, cache=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    fields = {each["field"]: each["identical"] for each in json.loads(done.stdout)["fields"]}
+    assert len(fields) == 13
+    assert set(fields.values()) == {2}
 
 
 @pytest.mark.slow
