@@ -16,6 +16,7 @@ __all__ = ["contact_sheet", "sample_text", "show"]
 _COLUMNS = 8
 _WIDTH = 160  # pixels of one frame on the sheet
 _LONGEST = 2000  # characters of one field
+_MOST_NUMBERS = 16  # of a list on one line
 
 
 def show(directory: str | Path, index: int, *, png: Path | None = None) -> str:
@@ -61,6 +62,8 @@ def _field_text(value: Any) -> str:
         return f"{value.dtype} {list(value.shape)}"
     if hasattr(value, "mode") and hasattr(value, "size"):
         return f"{value.mode} picture, {value.size[0]} x {value.size[1]} pixels"
+    if isinstance(value, list) and len(value) > _MOST_NUMBERS and all(type(each) is int for each in value):
+        return f"{', '.join(map(str, value[:3]))}, … {value[-1]} ({len(value)} in all)"
     text = str(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
 
