@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from prep import __version__
+from prep.cli_audit import audit_loader
 from prep.cli_diff import diff
 from prep.cli_group import ExistingPath, Group, Settings
 from prep.cli_init import init
@@ -71,7 +72,9 @@ def prepare(recipe: str, **values: Any) -> None:
     _prepare(recipe, values)
 
 
-for command in (bridge, sft, llava_ov, video_reasoning, daft, droid, libero, lerobot, windows, init, diff):
+for command in (
+    bridge, sft, llava_ov, video_reasoning, daft, droid, libero, lerobot, windows, init, diff, audit_loader,
+):  # fmt: skip
     cli.add_command(command)
 
 

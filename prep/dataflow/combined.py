@@ -14,6 +14,7 @@ __all__ = [
     "MixtureDistributor",
     "RankPartitionedDistributor",
     "cursor_of",
+    "environment_positions",
     "forget_environment",
     "planner_of",
     "refuse_undealt",
@@ -159,12 +160,18 @@ def planner_of(source: DataDistributor) -> Planner | None:
     return source.planner if isinstance(source, Planned) else None
 
 
+def environment_positions(source: DataDistributor, workers: int) -> dict[int, dict[str, Any]]:
+    """The positions by worker that the environment gives this very source, taken out of it."""
+    if not isinstance(source, Planned):
+        return {}
+    found = {worker: source.environment_position(worker) for worker in range(workers)}
+    return {worker: position for worker, position in found.items() if position is not None}
+
+
 def forget_environment(source: DataDistributor, workers: int) -> None:
-    """Take a loader's positions out of the environment, once its workers have begun from them."""
-    if isinstance(source, Planned):
-        for worker in range(workers):
-            source.environment_position(worker)
+    """Take the positions of mixed sources out of the environment, once workers have begun from them."""
     for inner in source.inner if isinstance(source, MixtureDistributor) else ():
+        environment_positions(inner, workers)
         forget_environment(inner, workers)
 
 

@@ -86,6 +86,7 @@ class MapCursor(Cursor):
         self._epoch = 0
         self._position = 0
         self._length: int | None = None  # positions of the epoch in hand, once it is planned
+        self._before = (0, -1)  # the last ticket of the epochs before it
         self.pads = place.epochs is not None and place.on_uneven == "pad"
 
     def advance(self) -> tuple[int, int]:
@@ -100,6 +101,7 @@ class MapCursor(Cursor):
 
     def _next_epoch(self) -> None:
         if self._length is not None:
+            self._before = self.last
             self.dropped += max(self._plan(self._epoch).own - self._length, 0)
             self._epoch, self._position, self._length = self._epoch + 1, 0, None
         if self._ended():
@@ -146,9 +148,7 @@ class MapCursor(Cursor):
     @property
     def last(self) -> tuple[int, int]:
         """The ticket drawn last, where none is pending."""
-        if self._position or not self._epoch:
-            return self._epoch, self._position - 1
-        return self._epoch - 1, self._plan(self._epoch - 1).length - 1
+        return (self._epoch, self._position - 1) if self._position else self._before
 
     def origin(self, ticket: tuple[int, int]) -> Origin:
         """Where the item of a ticket came from."""

@@ -77,15 +77,15 @@ class Planned(Streaming):
         cursor = MapCursor(self._dataset, self._planner, place)
         position = self.environment_position(place.worker)
         if position is not None:
-            epoch, last = position
-            cursor.restore({"epoch": epoch, "position": last + 1, "pending": [], "dropped": 0})
+            cursor.restore(position)
         return cursor
 
     def refuse_uneven(self, place: Place) -> None:
         """Raise LoaderError if the data cannot be dealt to so many streams, or only unevenly."""
         self._refuse_few(place)
-        if place.epochs is not None:
-            self._planner.plan(0, place)
+        if place.epochs is not None and place.on_uneven == "error":
+            for epoch in range(place.epochs):
+                self._planner.plan(epoch, place)
 
     def _refuse_few(self, place: Place) -> None:
         dealt, what = self._dealt()
@@ -93,7 +93,9 @@ class Planned(Streaming):
             raise LoaderError(
                 f"{dealt} {what} cannot be dealt to {place.streams} streams "
                 f"({place.world} ranks times {place.workers} workers): some would never give a sample.",
-                remedy=f"Use at most {dealt // place.world} workers a rank, fewer ranks, or more data.",
+                remedy=f"Use at most {dealt // place.world} workers a rank, fewer ranks, or more data."
+                if dealt >= place.world
+                else "Use fewer ranks, or more data.",
             )
 
     def _dealt(self) -> tuple[int, str]:
@@ -104,17 +106,20 @@ class Planned(Streaming):
         """The name under which the environment's positions are looked up; empty for none."""
         return self._name
 
-    def environment_position(self, worker_id: int) -> tuple[int, int] | None:
-        """(epoch, position of the last delivered sample) that the environment gives, taken out of it."""
+    def environment_position(self, worker_id: int) -> dict[str, Any] | None:
+        """The position that the environment gives a worker, if any, taken out of the environment."""
         prefix = f"COSMOS_DL_STATE_{self._name}_" if self._name else "COSMOS_DL_STATE_"
-        found = [os.environ.pop(f"{prefix}WORKER_{worker_id}_{what}", None) for what in ("EPOCH", "INDEX")]
-        if found == [None, None]:
+        epoch, index = (
+            os.environ.pop(f"{prefix}WORKER_{worker_id}_{what}", None) for what in ("EPOCH", "INDEX")
+        )
+        if epoch is None and index is None:
             return None
         try:
-            return int(found[0] or 0), int(found[1] if found[1] is not None else -1)
+            position = 0 if index is None else int(index) + 1  # the index is the last delivered
+            return {"epoch": int(epoch or 0), "position": position, "pending": [], "dropped": 0}
         except ValueError:
             raise LoaderError(
-                f"{prefix}WORKER_{worker_id}_EPOCH and _INDEX are {found[0]!r} and {found[1]!r}; "
+                f"{prefix}WORKER_{worker_id}_EPOCH and _INDEX are {epoch!r} and {index!r}; "
                 "whole numbers were expected.",
                 remedy="Unset them, or load the checkpoint again.",
             ) from None

@@ -20,7 +20,13 @@ from prep.dataflow.agreement import Agreement
 from prep.dataflow.base import BatchCollator, DataDistributor, LoaderError, RawItemProcessor, SampleBatcher
 from prep.dataflow.batchers import SimpleBatcher
 from prep.dataflow.collators import DefaultBatchCollator
-from prep.dataflow.combined import cursor_of, forget_environment, planner_of, refuse_undealt
+from prep.dataflow.combined import (
+    cursor_of,
+    environment_positions,
+    forget_environment,
+    planner_of,
+    refuse_undealt,
+)
 from prep.dataflow.distributors import MapDistributor
 from prep.dataflow.engine import Engine, Mark, Roles
 from prep.dataflow.plans import OnUneven, Place
@@ -28,10 +34,12 @@ from prep.dataflow.processors import IdentityProcessor
 from prep.dataflow.state import (
     VERSION,
     Progress,
+    dealt_anew,
     decode_masks,
     delivered_masks,
     encode_masks,
     refuse_other,
+    still_needed,
 )
 from prep.log import logger
 
@@ -160,13 +168,15 @@ class CosmosDataLoader(torch.utils.data.DataLoader[Any]):
         return total
 
     def __iter__(self) -> Iterator[Any]:
-        self._progress = self._loaded or Progress(self._streams.place.workers)
+        workers = self._streams.place.workers
+        given = environment_positions(self._streams.distributor, workers)
+        self._progress = self._loaded or Progress(workers, dict(given))
         self._loaded = None
         self._streams.first = self._progress.next_stream
         self._streams.starts = dict(self._progress.streams)
         inner = super().__iter__()
         self._streams.begun()
-        forget_environment(self._streams.distributor, self._streams.place.workers)
+        forget_environment(self._streams.distributor, workers)
         return self._delivered(inner)
 
     def _delivered(self, inner: Iterator[tuple[Any, Mark]]) -> Iterator[Any]:
@@ -227,7 +237,7 @@ class CosmosDataLoader(torch.utils.data.DataLoader[Any]):
             "dp_rank": place.rank,
             "next_stream": progress.next_stream,
             "streams": {str(worker): progress.streams.get(worker) for worker in range(place.workers)},
-            "delivered": encode_masks(place.delivered),
+            "delivered": encode_masks(still_needed(place.delivered, progress.streams.values())),
             "obstacle": progress.obstacle,
             "counts": progress.counts(),
             "distributor": self._streams.distributor.state_dict(),
@@ -266,10 +276,12 @@ class CosmosDataLoader(torch.utils.data.DataLoader[Any]):
                 remedy="Use the same ranks and workers, or MapDistributor or SpanDistributor.",
             )
         epoch, masks = delivered_masks(states, planner)
-        self._streams.place = self._streams.place.with_delivered(masks)
-        start = {"epoch": epoch, "position": 0, "pending": [], "dropped": 0}
-        workers = self._streams.place.workers
-        return Progress(workers, {worker: dict(start) for worker in range(workers)})
+        place = self._streams.place.with_delivered(masks)
+        if place.on_uneven == "error":
+            for begun in masks:
+                planner.plan(begun, place)  # raises now, not in a worker
+        self._streams.place = place
+        return dealt_anew(place.workers, epoch)
 
 
 def _refuse_arguments(

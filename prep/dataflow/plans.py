@@ -8,8 +8,10 @@ whole ones are dealt out in this way, and the windows of a span follow one anoth
 from __future__ import annotations
 
 import sys
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
     Mask = NDArray[np.bool_]
+    _Lookup = tuple[Callable[[int], int], Callable[[Numbers], Numbers]]
 
 __all__ = ["EpochPlan", "MapPlanner", "OnUneven", "Place", "Planner", "SpanPlanner"]
 
@@ -68,12 +71,13 @@ class EpochPlan(NamedTuple):
     """One stream's part of one epoch.
 
     Positions are 0 to length - 1; from `own` on they repeat items, so that all streams are of one length.
-    `at` gives the dataset's index of a position.
+    `at` gives the dataset's index of a position, `many` those of int64 [n] positions.
     """
 
     own: int
     length: int
     at: Callable[[int], int]
+    many: Callable[[Numbers], Numbers]
 
 
 class Planner(Protocol):
@@ -86,13 +90,16 @@ class Planner(Protocol):
         """This stream's part of `epoch`."""
 
 
+@lru_cache(maxsize=2)
 def permutation(count: int, seed: int) -> Numbers:
-    """int64 [count]: torch's `randperm`, by torch itself where it is loaded already (it is faster)."""
+    """int64 [count], read-only: torch's `randperm`, by torch itself where it is loaded (it is faster)."""
     torch = sys.modules.get("torch")
+    order: Numbers
     if torch is None:
-        return torch_permutation(count, seed)
-    generator = torch.Generator().manual_seed(seed)
-    order: Numbers = torch.randperm(count, generator=generator).numpy()
+        order = torch_permutation(count, seed)
+    else:
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).numpy()
+    order.flags.writeable = False
     return order
 
 
@@ -111,7 +118,7 @@ class MapPlanner:
         own = len(range(place.stream, left, place.streams))
         length = _even(own, left // place.streams, -(-left // place.streams), place)
         if not self._shuffle and mask is None:
-            return EpochPlan(own, length, _strided(place.stream, place.streams, self.count))
+            return EpochPlan(own, length, *_strided(place.stream, place.streams, self.count))
         order = permutation(self.count, self._seed + epoch) if self._shuffle else np.arange(self.count)
         if mask is not None:
             order = order[~mask[order]]
@@ -119,7 +126,8 @@ class MapPlanner:
         if length > own:
             # The first places of the epoch again, so that every stream has as many.
             taken = np.append(taken, order[(own * place.streams + place.stream) % len(order)])
-        return EpochPlan(own, length, np.ascontiguousarray(taken).data.__getitem__)
+        taken = np.ascontiguousarray(taken)
+        return EpochPlan(own, length, taken.data.__getitem__, taken.__getitem__)
 
 
 class SpanPlanner:
@@ -141,6 +149,7 @@ class SpanPlanner:
             )
         if len(self.lengths) and int(self.lengths.min()) < 1:
             raise LoaderError("A span has no window.", remedy="Leave empty spans out.")
+        self._refuse_overlap()
         self.spans = len(self.lengths)
         self.count = int(self.lengths.sum())
         self.extent = int((self.firsts + self.lengths).max()) if self.spans else 0
@@ -160,22 +169,33 @@ class SpanPlanner:
         length = _even(own, int(totals.min()), int(totals.max()), place)
         # A stream without a span of its own pads with those of the first.
         mine = order[(place.stream if own else 0) :: place.streams]
-        return EpochPlan(own, length, self._windows(mine, mask))
+        return EpochPlan(own, length, *self._windows(mine, mask))
+
+    def _refuse_overlap(self) -> None:
+        order = np.argsort(self.firsts, kind="stable")
+        ends = (self.firsts + self.lengths)[order]
+        wrong = np.flatnonzero(self.firsts[order][1:] < ends[:-1])
+        if len(wrong):
+            one, other = (int(self.firsts[order[at]]) for at in (wrong[0], wrong[0] + 1))
+            raise LoaderError(
+                f"The spans from {one} and from {other} overlap: windows would be given twice an epoch.",
+                remedy="Give spans that have no window in common.",
+            )
 
     def _left(self, mask: Mask) -> Numbers:
         """int64 [spans]: how many windows of each span are still to be given."""
-        before = np.concatenate([[0], np.cumsum(~mask[: self.extent], dtype=np.int64)])
-        left: Numbers = before[self.firsts + self.lengths] - before[self.firsts]
+        given = np.flatnonzero(mask)
+        before = np.searchsorted(given, self.firsts)
+        left: Numbers = self.lengths - (np.searchsorted(given, self.firsts + self.lengths) - before)
         return left
 
-    def _windows(self, spans: Numbers, mask: Mask | None) -> Callable[[int], int]:
-        if mask is not None:
-            parts = [np.arange(self.firsts[span], self.firsts[span] + self.lengths[span]) for span in spans]
-            every = np.concatenate([np.empty(0, np.int64), *parts])
-            return _repeated(every[~mask[every]])
+    def _windows(self, spans: Numbers, mask: Mask | None) -> _Lookup:
         ends = np.cumsum(self.lengths[spans])
         shift = self.firsts[spans] - (ends - self.lengths[spans])
-        return _resolved(ends, shift)
+        if mask is None:
+            return _resolved(ends, shift)
+        every = np.arange(ends[-1] if len(ends) else 0) + np.repeat(shift, self.lengths[spans])
+        return _repeated(every[~mask[every]])
 
 
 def _even(own: int, fewest: int, most: int, place: Place) -> int:
@@ -193,26 +213,30 @@ def _even(own: int, fewest: int, most: int, place: Place) -> int:
     return fewest if place.on_uneven == "drop" else most
 
 
-def _strided(first: int, step: int, count: int) -> Callable[[int], int]:
+def _strided(first: int, step: int, count: int) -> _Lookup:
     def at(position: int) -> int:
         return (first + position * step) % count
 
-    return at
+    def many(positions: Numbers) -> Numbers:
+        return (first + positions * step) % count
+
+    return at, many
 
 
-def _repeated(numbers: Numbers) -> Callable[[int], int]:
+def _repeated(numbers: Numbers) -> _Lookup:
     view, count = np.ascontiguousarray(numbers).data, len(numbers)
 
     def at(position: int) -> int:
         found: int = view[position % count]
         return found
 
-    return at
+    def many(positions: Numbers) -> Numbers:
+        return numbers[positions % count]
+
+    return at, many
 
 
-def _resolved(ends: Numbers, shift: Numbers) -> Callable[[int], int]:
-    from bisect import bisect_right
-
+def _resolved(ends: Numbers, shift: Numbers) -> _Lookup:
     end_view, shift_view, count = ends.data, shift.data, int(ends[-1]) if len(ends) else 0
 
     def at(position: int) -> int:
@@ -220,4 +244,9 @@ def _resolved(ends: Numbers, shift: Numbers) -> Callable[[int], int]:
         found: int = place + shift_view[bisect_right(end_view, place)]
         return found
 
-    return at
+    def many(positions: Numbers) -> Numbers:
+        places = positions % count
+        found: Numbers = places + shift[np.searchsorted(ends, places, side="right")]
+        return found
+
+    return at, many

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,16 @@ if TYPE_CHECKING:
 
     Mask = NDArray[np.bool_]
 
-__all__ = ["VERSION", "Progress", "decode_masks", "delivered_masks", "encode_masks", "refuse_other"]
+__all__ = [
+    "VERSION",
+    "Progress",
+    "dealt_anew",
+    "decode_masks",
+    "delivered_masks",
+    "encode_masks",
+    "refuse_other",
+    "still_needed",
+]
 
 VERSION = 1
 
@@ -87,12 +96,18 @@ class Progress:
         return cls(workers, streams, state["next_stream"], discarded=discarded, **counts)
 
 
+def dealt_anew(workers: int, epoch: int) -> Progress:
+    """The progress of a rank whose streams begin with what is left of `epoch`; counts begin at 0."""
+    start = {"epoch": epoch, "position": 0, "pending": [], "dropped": 0}
+    return Progress(workers, {worker: dict(start) for worker in range(workers)})
+
+
 def refuse_other(saved: Mapping[str, Any], here: Mapping[str, Any], *, reshard: bool) -> None:
     """Raise LoaderError if a state belongs to something else, by the name of what differs."""
     left_out = _DEALT_ANEW if reshard else ()
     for path, before, now in _differences(saved, here):
-        if path.split(".")[0] in left_out:
-            continue
+        if path.split(".")[0] in left_out or (path == "epochs" and None not in (before, now)):
+            continue  # more epochs, or fewer, change no position
         may = path.split(".")[0] in _DEALT_ANEW
         raise LoaderError(
             f"The saved state belongs to another loader: {path} was {before!r} and is {now!r}.",
@@ -108,6 +123,22 @@ def _differences(saved: Any, here: Any, path: str = "") -> Iterator[tuple[str, A
             yield from _differences(saved.get(key), here.get(key), f"{path}.{key}" if path else str(key))
     elif saved != here:
         yield path, saved, here
+
+
+def still_needed(masks: Mapping[int, Mask], streams: Iterable[Mapping[str, Any] | None]) -> dict[int, Mask]:
+    """The masks of epochs that some stream has not left behind."""
+    if not masks:
+        return {}
+    begun = [_first_epoch(stream) for stream in streams]
+    return {epoch: mask for epoch, mask in masks.items() if epoch >= min(begun, default=0)}
+
+
+def _first_epoch(position: Mapping[str, Any] | None) -> int:
+    """The epoch of the earliest item that a stream has yet to deliver."""
+    if position is None:
+        return 0
+    epochs: list[int] = [position["epoch"], *(epoch for epoch, _ in position["pending"])]
+    return min(epochs)
 
 
 def encode_masks(masks: Mapping[int, Mask]) -> dict[str, Any]:
@@ -136,12 +167,16 @@ def delivered_masks(states: Sequence[Mapping[str, Any]], planner: Planner) -> tu
     `states` are those of all ranks. A repeat that only filled up a stream counts for nothing: its own
     stream gives the item. Raises LoaderError if a rank's state is missing or there twice.
     """
-    world = states[0]["identity"]["dp_world_size"]
+    world, epochs = states[0]["identity"]["dp_world_size"], states[0]["identity"]["epochs"]
     _refuse_incomplete([state["dp_rank"] for state in states], world)
+    for state in states[1:]:
+        refuse_other(state["identity"], states[0]["identity"], reshard=False)
     masks = decode_masks(states[0]["delivered"])
     streams = [_Stream(state, worker, masks) for state in states for worker in state["streams"]]
     first = min(stream.first_epoch for stream in streams)
     last = max(stream.epoch for stream in streams)
+    if epochs is not None:
+        last = min(last, epochs - 1)
     found = {epoch: mask for epoch, mask in masks.items() if first <= epoch}
     for epoch in range(first, last + 1):
         mask = found[epoch].copy() if epoch in found else np.zeros(planner.extent, bool)
@@ -168,7 +203,7 @@ class _Stream:
         self.epoch = position["epoch"] if position else 0
         self._position = position["position"] if position else 0
         self._pending = [(epoch, place) for epoch, place in (position["pending"] if position else [])]
-        self.first_epoch = min([self.epoch, *(epoch for epoch, _ in self._pending)])
+        self.first_epoch = _first_epoch(position)
         self._place = Place(
             state["dp_rank"],
             identity["dp_world_size"],
@@ -186,7 +221,7 @@ class _Stream:
         plan = planner.plan(epoch, self._place)
         given = min(plan.own, plan.length)
         end = given if epoch < self.epoch else min(given, self._position)
-        waiting = {place for of, place in self._pending if of == epoch}
-        for place in range(end):
-            if place not in waiting:
-                mask[plan.at(place)] = True
+        waiting = [place for of, place in self._pending if of == epoch and place < end]
+        done = np.ones(end, bool)
+        done[waiting] = False
+        mask[plan.many(np.flatnonzero(done))] = True

@@ -291,6 +291,7 @@ def test_stats_add_up():
         ({"batch_size": 1, "epochs": 1, "on_uneven": "cut"}, "on_uneven='cut' is unknown"),
         ({"batch_size": 1, "num_workers": 9}, "5 samples cannot be dealt to 9 streams"),
         ({"batch_size": 1, "epochs": 1, "num_workers": 2, "on_uneven": "error"}, "streams get 2 to 3"),
+        ({"batch_size": 1, "parallel_dims": Dims(0, 9)}, "Use fewer ranks, or more data"),
     ],
 )
 def test_wrong_arguments_are_value_errors(arguments, message):
@@ -358,3 +359,38 @@ def test_a_shuffle_buffer_is_told_of():
     loader = loader_of(IterableDistributor(stream.shuffle(seed=1, buffer_size=10)), "simple")
     taken(loader, 2)
     assert "shuffle buffer" in loader.obstacle
+
+
+def test_spans_that_are_uneven_only_in_a_later_epoch_are_refused_at_once():
+    spans = SpanDistributor(Numbers(8), [(0, 1), (1, 2), (3, 2), (5, 1)], seed=4)
+    loader_of(spans, "one", world=2, epochs=1, on_uneven="error")
+    with pytest.raises(LoaderError, match="streams get"):
+        loader_of(spans, "one", world=2, epochs=2, on_uneven="error")
+
+
+def test_more_epochs_can_be_asked_for_afterwards():
+    first = loader_of("map", "simple", workers=2, epochs=1)
+    head = taken(first, 999)
+    second = loader_of("map", "simple", workers=2, epochs=2)
+    second.load_state_dict(first.state_dict())
+    tail = taken(second, 999)
+    assert sorted({number for batch in tail for number in batch}) == [*range(COUNT)]
+    assert len(tail) == len(head)
+
+
+def test_states_of_unlike_loaders_are_not_dealt_together():
+    states = [loader_of(workers=2, rank=0, world=2).state_dict()]
+    states.append(loader_of(workers=1, rank=1, world=2).state_dict())
+    with pytest.raises(LoaderError, match="num_workers was 1 and is 2"):
+        loader_of().load_state_dict(states, reshard=True)
+
+
+def test_a_resume_from_the_environment_is_kept_for_workers_that_gave_nothing_yet(monkeypatch):
+    for worker in range(2):
+        monkeypatch.setenv(f"COSMOS_DL_STATE_WORKER_{worker}_EPOCH", "0")
+        monkeypatch.setenv(f"COSMOS_DL_STATE_WORKER_{worker}_INDEX", "4")
+    loader = loader_of("in order", "one", workers=2)
+    head = taken(loader, 1)
+    second = loader_of("in order", "one", workers=2)
+    second.load_state_dict(loader.state_dict())
+    assert head + taken(second, 3) == [[10], [11], [12], [13]]

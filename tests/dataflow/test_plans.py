@@ -24,7 +24,9 @@ def places(world, workers, **more):
 
 def items(planner, epoch, place):
     plan = planner.plan(epoch, place)
-    return [plan.at(position) for position in range(plan.length)], plan
+    found = [plan.at(position) for position in range(plan.length)]
+    assert plan.many(np.arange(plan.length)).tolist() == found
+    return found, plan
 
 
 @given(COUNTS, WORLDS, WORKERS, st.integers(0, 3), st.integers(0, 9))
@@ -115,7 +117,12 @@ def test_what_was_delivered_before_is_left_out_and_nothing_else(lengths, data):
 
 @pytest.mark.parametrize(
     ("firsts", "lengths", "message"),
-    [([0, 1], [1], "make no spans"), ([0], [0], "has no window"), ([[0]], [[1]], "make no spans")],
+    [
+        ([0, 1], [1], "make no spans"),
+        ([0], [0], "has no window"),
+        ([[0]], [[1]], "make no spans"),
+        ([5, 0], [2, 6], "from 0 and from 5 overlap"),
+    ],
 )
 def test_spans_that_are_none_are_refused(firsts, lengths, message):
     with pytest.raises(LoaderError, match=message):
