@@ -12,10 +12,11 @@ import numpy as np
 from prep.errors import EnvironmentLacksError, PrepError, UsageError
 from prep.layouts.lerobot import Root
 from prep.manifest import Manifest
-from prep.readers.robot_canvas import check_tier, closest, normalised, on_canvas
+from prep.readers.robot_canvas import Canvas, check_tier, closest, fill_canvas
 from prep.readers.robot_droid import Droid
 from prep.readers.robot_frames import Decoder, FrameCache, decoder_name
 from prep.readers.robot_libero import Libero, Quantiles
+from prep.readers.robot_pictures import Reused, WindowPictures
 from prep.readers.robot_rows import EpisodeRoutes, FrameRows
 from prep.readers.robot_words import Instruction, check_instruction, chosen
 from prep.window_lists import Found, index_parameters, open_index
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LeRobotReader"]
 
-_AT_ONCE: Final = 8
-"""Frames of each camera that are in memory at once, before they are joined."""
 _PLACE_COLUMNS: Final = ("index", "episode_index", "timestamp", "task_index")
 
 
@@ -102,10 +101,10 @@ class LeRobotReader:
         self.chunk_length = int(parameters["chunk_length"])
         self.form = _form(self.found, parameters["recipe_document"])
         self._trees = [_Tree(Root.open(self.root / name), self._robot) for name in self.found.roots]
-        self._shown: tuple[int, dict[int, NDArray[np.uint8]]] = (-1, {})
+        self._pictures, self._inputs = WindowPictures(), Reused(np.float32)
 
     def __getstate__(self) -> dict[str, Any]:
-        dropped = ("found", "index", "_trees", "_shown")
+        dropped = ("found", "index", "_trees", "_pictures", "_inputs")
         return {name: value for name, value in self.__dict__.items() if name not in dropped}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -205,7 +204,7 @@ class LeRobotReader:
             canvas = closest(video.shape[-2], video.shape[-1], self.tier)
             extra = len(action) - self.chunk_length
             return {
-                "video": normalised(on_canvas(video, canvas)),
+                "video": self._on_canvas(video, canvas),
                 "action": action[extra:],
                 "state": action[0] if extra else np.empty(0, np.float32),
                 "task": sample["ai_caption"],
@@ -217,6 +216,11 @@ class LeRobotReader:
                 "sample_id": self.sample_id(index),
                 "additional_view_description": sample.get("additional_view_description", ""),
             }
+
+    def _on_canvas(self, video: NDArray[np.uint8], canvas: Canvas) -> NDArray[np.float32]:
+        filled: NDArray[np.float32] = self._inputs.take((*video.shape[:2], *canvas.canvas_hw))
+        fill_canvas(video, canvas, filled)
+        return filled
 
     def sample_id(self, index: int) -> str:
         """A window's identity in words: ROOT:EPISODE:FRAME, or EPISODE:FRAME with one unnamed root."""
@@ -255,35 +259,17 @@ class LeRobotReader:
 
     def _video(self, window: Window, rows: Columns) -> NDArray[np.uint8]:
         """The pictures [3, C + 1, H, W]; those that the last window showed are not decoded again."""
-        dataset, shown = self._shown
-        wanted = range(window.row, window.row + self.chunk_length + 1)
-        kept = {row: shown[row] for row in wanted if row in shown} if dataset == window.dataset_index else {}
-        self._shown = (window.dataset_index, kept)
-        seconds = self._trees[window.dataset_index].robot.seconds(rows["timestamp"])
-        missing = [place for place, row in enumerate(wanted) if row not in kept]
-        for first in range(0, len(missing), _AT_ONCE):
-            places = missing[first : first + _AT_ONCE]
-            pictures = self._pictures(window, [seconds[place] for place in places])
-            kept.update(zip((wanted[place] for place in places), pictures, strict=True))
-        return _joined([kept[row] for row in wanted])
-
-    def _pictures(self, window: Window, seconds: list[float]) -> Iterator[NDArray[np.uint8]]:
-        """The joined pictures at these times of an episode."""
         tree = self._trees[window.dataset_index]
-        views = []
-        for camera in tree.robot.cameras:
-            shot = tree.routes.shot(window.episode_index, camera)
-            times = [shot.start + second for second in seconds]
-            views.append(self._cache.take(shot.path, times, tree.robot.tolerance))
-        return (np.ascontiguousarray(tree.robot.picture(each)) for each in zip(*views, strict=True))
+        robot = tree.robot
+        seconds = robot.seconds(rows["timestamp"])
 
+        def frames(camera: int, places: list[int]) -> Iterator[Any]:
+            shot = tree.routes.shot(window.episode_index, robot.cameras[camera])
+            times = [shot.start + seconds[place] for place in places]
+            return self._cache.planes(shot.path, times, robot.tolerance)
 
-def _joined(pictures: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """Pictures [3, H, W] as a video [3, T, H, W]."""
-    sizes = {picture.shape for picture in pictures}
-    if len(sizes) > 1:
-        raise PrepError(f"The frames are of different sizes: {', '.join(map(str, sorted(sizes)))}.")
-    return np.stack(pictures, axis=1)
+        wanted = range(window.row, window.row + self.chunk_length + 1)
+        return self._pictures.video(robot, window.dataset_index, wanted, frames)
 
 
 class _Tree:

@@ -12,7 +12,7 @@ from prep.readers.robot_resize import bicubic
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["TIERS", "Canvas", "check_tier", "closest", "normalised", "on_canvas"]
+__all__ = ["TIERS", "Canvas", "check_tier", "closest", "fill_canvas", "normalised", "on_canvas"]
 
 TIERS: Final[dict[str, dict[str, tuple[int, int]]]] = {
     "256": {
@@ -33,6 +33,7 @@ TIERS: Final[dict[str, dict[str, tuple[int, int]]]] = {
 }
 """Tier → ratio (width, height) → the canvas's width and height in pixels."""
 _SHORT_SIDES: Final = {"256": 256, "480": 640}
+_HALF_RANGE: Final = np.float32(127.5)
 
 
 class Canvas(NamedTuple):
@@ -84,9 +85,37 @@ def on_canvas(video: NDArray[np.uint8], canvas: Canvas) -> NDArray[np.uint8]:
     return padded
 
 
+def fill_canvas(video: NDArray[np.uint8], canvas: Canvas, out: NDArray[np.float32]) -> None:
+    """Put `normalised(on_canvas(video, canvas))` into `out`, float32 [3, T, high, wide]."""
+    for frame in range(video.shape[1]):
+        for picture, target in zip(_fitting(video[:, frame], canvas), out[:, frame], strict=True):
+            _spread(picture, target)
+
+
+def _fitting(pictures: NDArray[np.uint8], canvas: Canvas) -> NDArray[np.uint8]:
+    fits = pictures.shape[-2:] == canvas.content_hw
+    return pictures if fits else bicubic(pictures, *canvas.content_hw)
+
+
+def _spread(picture: NDArray[np.uint8], target: NDArray[np.float32]) -> None:
+    """A picture [H, W] in the upper left of `target`, and what its edges give right and below of it."""
+    height, width = picture.shape
+    below, right = target.shape[0] - height, target.shape[1] - width
+    inside = target[:height, :width]
+    inside[...] = picture
+    inside /= _HALF_RANGE
+    inside -= np.float32(1)
+    if right >= width or below >= height:
+        target[:height, width:] = inside[:, -1:]
+        target[height:] = target[height - 1]
+    else:
+        target[:height, width:] = inside[:, width - 1 - right : width - 1][:, ::-1]
+        target[height:] = target[height - 1 - below : height - 1][::-1]
+
+
 def normalised(video: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Bytes as float32 from -1 to 1."""
     values = video.astype(np.float32)
-    values /= np.float32(127.5)
+    values /= _HALF_RANGE
     values -= np.float32(1)
     return values

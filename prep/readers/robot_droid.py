@@ -11,7 +11,8 @@ import numpy as np
 
 from prep.errors import PrepError, UsageError
 from prep.readers.robot_actions import JOINTS, POSES, ee_poses, idle_frames, joint_positions, need_scipy
-from prep.readers.robot_resize import bilinear
+from prep.readers.robot_pictures import joined, put
+from prep.readers.robot_resize import scale_planes
 from prep.readers.robot_words import View, candidates, view_text
 
 if TYPE_CHECKING:
@@ -106,21 +107,35 @@ class Droid:
 
     def picture(self, views: Sequence[Picture]) -> Picture:
         """Frames uint8 [H, W, 3] of the cameras as one picture [3, height, width]."""
+        return joined(self, views)
+
+    def size(self, height: int, width: int) -> tuple[int, int]:
+        """The picture's size for that of the first camera's frames; raises PrepError for odd widths."""
         if self.view == "wrist_view":
-            return views[0].transpose(2, 0, 1)
+            return height, width
         if self.view == "third_person_view":
-            if views[0].shape != views[1].shape:
-                raise PrepError("The two side cameras have pictures of different sizes.")
-            return np.concatenate(views, axis=1).transpose(2, 0, 1)
-        height, width, _ = views[0].shape
-        out = np.empty((3, height + height // 2, width // 2 * 2), np.uint8)
+            return height, 2 * width
         if width % 2:
             raise PrepError(f"The wrist's pictures are {width} pixels wide, which cannot be halved.")
-        out[:, :height] = views[0].transpose(2, 0, 1)
-        for place, view in enumerate(views[1:]):
-            columns = slice(place * (width // 2), (place + 1) * (width // 2))
-            out[:, height:, columns] = bilinear(view, height // 2, width // 2)
-        return out
+        return height + height // 2, width
+
+    def draw(self, camera: int, planes: Sequence[Picture], picture: Picture) -> None:
+        """Put a camera's frame, planes uint8 [H, W], at its place in a picture [3, height, width].
+
+        Raises PrepError if it does not fit.
+        """
+        _, height, width = picture.shape
+        if self.view == "concat_view":
+            wrist = height - height // 3  # of h and h // 2 the first
+            if camera:
+                columns = slice((camera - 1) * (width // 2), camera * (width // 2))
+                scale_planes(planes, picture[:, wrist:, columns])
+            else:
+                put(planes, picture[:, :wrist])
+        elif self.view == "third_person_view":
+            put(planes, picture[:, :, camera * (width // 2) : (camera + 1) * (width // 2)])
+        else:
+            put(planes, picture)
 
     def action(self, rows: Columns) -> tuple[NDArray[np.float32], dict[str, NDArray[np.float32]]]:
         """The action of rows [C + 1], float32, and further keys of the sample."""

@@ -13,7 +13,8 @@ import numpy as np
 
 from prep.errors import PrepError, UsageError
 from prep.readers.robot_actions import POSES, idle_frames, need_scipy, with_rot6d
-from prep.readers.robot_resize import bilinear
+from prep.readers.robot_pictures import joined
+from prep.readers.robot_resize import scale_planes
 from prep.readers.robot_words import View, candidates, view_text
 
 if TYPE_CHECKING:
@@ -118,9 +119,16 @@ class Libero:
 
     def picture(self, views: Sequence[Picture]) -> Picture:
         """Frames uint8 [H, W, 3] of the cameras as one picture [3, 256, 256 or 512]."""
-        if all(view.shape[:2] == (_SIZE, _SIZE) for view in views):
-            return np.concatenate(views, axis=1).transpose(2, 0, 1)
-        return np.concatenate([_fitted(view) for view in views], axis=2)
+        return joined(self, views)
+
+    def size(self, height: int, width: int) -> tuple[int, int]:
+        """The picture's height and width, whatever the first camera's are."""
+        del height, width
+        return _SIZE, _SIZE * len(self.cameras)
+
+    def draw(self, camera: int, planes: Sequence[Picture], picture: Picture) -> None:
+        """Put a camera's frame, planes uint8 [H, W], at its place in a picture [3, 256, 256 or 512]."""
+        scale_planes(planes, picture[:, :, camera * _SIZE : (camera + 1) * _SIZE])
 
     def action(self, rows: dict[str, NDArray[Any]]) -> tuple[Floats, dict[str, Floats]]:
         """The raw action of rows [C + 1], float32 [C, 10], and further keys of the sample: none."""
@@ -136,9 +144,3 @@ class Libero:
     def scaled(self, action: Floats) -> Floats:
         """Normalised, where quantiles are given."""
         return action if self.quantiles is None else self.quantiles.scaled(action)
-
-
-def _fitted(view: Picture) -> Picture:
-    if view.shape[:2] == (_SIZE, _SIZE):
-        return view.transpose(2, 0, 1)
-    return bilinear(view, _SIZE, _SIZE)

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     Bytes = NDArray[np.uint8]
     Floats = NDArray[np.float32]
 
-__all__ = ["bicubic", "bilinear", "half"]
+__all__ = ["bicubic", "bilinear", "half", "scale_planes"]
 
 _F = np.float32
 _SCALE = _F(255)
@@ -40,17 +40,31 @@ def half(picture: Bytes) -> Bytes:
     left, lower right.
     """
     height, width, channels = picture.shape
-    rows = (picture / _SCALE).reshape(height // 2, 2, width * channels)
-    # Pixels lie three bytes apart, so sums over all neighbours, of which every other is wanted, run in order.
-    ends = slice(None, -channels), slice(channels, None)
-    total = rows[:, 0, ends[0]] + rows[:, 0, ends[1]]
-    total += rows[:, 1, ends[0]]
-    total += rows[:, 1, ends[1]]
-    total *= _QUARTER
-    sums = total.astype(np.uint8)
     out = np.empty((channels, height // 2, width // 2), np.uint8)
     for channel in range(channels):
-        out[channel] = sums[:, channel :: 2 * channels]
+        _halve(picture[..., channel], out[channel])
+    return out
+
+
+def _halve(plane: Bytes, out: Bytes) -> None:
+    """The same of one plane [H, W]."""
+    # Two neighbours are one number of 16 bits, so that left and right come apart in runs of memory.
+    pairs = (plane if plane.strides[1] == 1 else np.ascontiguousarray(plane)).view("<u2")
+    total = np.empty(out.shape, np.float32)
+    part, bits = np.empty_like(total), np.empty(out.shape, np.uint16)
+    for at, row in enumerate((pairs[::2], pairs[1::2])):
+        _in_unit(np.bitwise_and(row, 255, out=bits), part if at else total)
+        if at:
+            total += part
+        total += _in_unit(np.right_shift(row, 8, out=bits), part)
+    total *= _QUARTER
+    out[...] = total
+
+
+def _in_unit(values: NDArray[np.uint16], out: Floats) -> Floats:
+    """Bytes as float32 in [0, 1]. The division is a step of its own: with its cast it takes longer."""
+    out[...] = values
+    out /= _SCALE
     return out
 
 
@@ -60,16 +74,34 @@ def bilinear(picture: Bytes, height: int, width: int) -> Bytes:
     Equal to torch at 256 by 256 from any size, and at half of any size. At widths that are no multiple
     of 8 torch ends its rows in another order; nothing here asks for such.
     """
-    if picture.shape[:2] == (2 * height, 2 * width):
-        return half(picture)
-    planes = np.ascontiguousarray(picture.transpose(2, 0, 1)).astype(np.float32) / _SCALE
-    upper, lower, above, below = _places(planes.shape[1], height)
-    first, second, left, right = _places(planes.shape[2], width)
+    out = np.empty((picture.shape[2], height, width), np.uint8)
+    scale_planes(tuple(picture.transpose(2, 0, 1)), out)
+    return out
+
+
+def scale_planes(planes: Sequence[Bytes], out: Bytes) -> None:
+    """Planes uint8 [H, W] scaled to fill `out`, uint8 [planes, height, width], as `bilinear` does."""
+    for plane, target in zip(planes, out, strict=True):
+        height, width = target.shape
+        if plane.shape == (height, width):
+            target[...] = plane
+        elif plane.shape == (2 * height, 2 * width):
+            _halve(plane, target)
+        else:
+            target[...] = _between(plane, height, width)
+
+
+def _between(plane: Bytes, height: int, width: int) -> Bytes:
+    """One plane, each place between four of its own."""
+    values: Floats = plane.astype(np.float32)
+    values /= _SCALE
+    upper, lower, above, below = _places(plane.shape[0], height)
+    first, second, left, right = _places(plane.shape[1], width)
     above, below = above[:, None], below[:, None]
-    total: Floats = (above * right) * planes[:, upper][..., second]
-    total = _fused(above * left, planes[:, upper][..., first], total)
-    total = _fused(below * left, planes[:, lower][..., first], total)
-    total = _fused(below * right, planes[:, lower][..., second], total)
+    total: Floats = (above * right) * values[upper[:, None], second]
+    total = _fused(above * left, values[upper[:, None], first], total)
+    total = _fused(below * left, values[lower[:, None], first], total)
+    total = _fused(below * right, values[lower[:, None], second], total)
     return _bytes(total)
 
 

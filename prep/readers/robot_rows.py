@@ -1,17 +1,19 @@
 """Rows of frame tables by their place in a root, read by row group; and where an episode's videos lie.
 
 A root's rows are counted through its frame tables. Only the row groups that a window touches are read,
-only the columns that are wanted, and what was read last is kept up to a limit.
+from their beginning and no further than the window, only the columns that are wanted, and what was
+read last is kept up to a limit.
 """
 
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +24,7 @@ from prep.layouts.lerobot import Root, int64_column, numbered_files
 from prep.layouts.lerobot_columns import series
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     Numbers = NDArray[np.int64]
@@ -30,7 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["ROW_BYTES", "EpisodeRoutes", "FrameRows", "Shot"]
 
 ROW_BYTES: Final = 96 << 20
-"""Bytes of row groups that a reader keeps, beside the one in use."""
+"""Bytes of rows that a reader keeps, beside those of the window."""
+_ROWS_AT_ONCE: Final = 16_384
+"""Rows of a row group that are read at once; whole groups have up to a million."""
 _KNOWN_FILES: Final = 64
 """Frame tables of which the footers are kept."""
 
@@ -58,7 +63,7 @@ class EpisodeRoutes:
             names += [f"videos/{camera}/chunk_index", f"videos/{camera}/file_index"]
             times.append(f"videos/{camera}/from_timestamp")
         table = self.root.episode_table([*names, *times])
-        columns: dict[str, NDArray[Any]] = {name: int64_column(table, name) for name in names}
+        columns: dict[str, NDArray[Any]] = {name: _whole_numbers(table, name) for name in names}
         for name in times:
             columns[name] = _numbers(series(table[name], name).values, name).astype(np.float64)
         return columns
@@ -106,7 +111,7 @@ class FrameRows:
     def __init__(self, root: Root, routes: EpisodeRoutes, columns: Sequence[str], *, sorted_rows: bool):
         self.root, self.routes, self.columns = root, routes, tuple(columns)
         self.sorted_rows = sorted_rows
-        self._groups: OrderedDict[tuple[str, int], Columns] = OrderedDict()
+        self._groups: OrderedDict[tuple[str, int], _Group] = OrderedDict()
         self._bounds: OrderedDict[str, Numbers] = OrderedDict()
 
     def take(self, first: int, count: int, episode: int) -> Columns:
@@ -150,15 +155,20 @@ class FrameRows:
         group = int(np.searchsorted(bounds, start, side="right")) - 1
         while bounds[group] < start + length:
             low, high = max(start, bounds[group]), min(start + length, bounds[group + 1])
-            place = slice(low - bounds[group], high - bounds[group])
-            yield {name: each[place] for name, each in self._group(path, group).items()}
+            try:
+                held = self._group(path, group, int(bounds[group + 1] - bounds[group]))
+                yield from held.rows(int(low - bounds[group]), int(high - bounds[group]))
+            except PrepError:
+                self._groups.pop((path, group))  # what began to read it cannot go on
+                raise
+            self._let_go(path, group)
             group += 1
 
     @cached_property
     def _sorted(self) -> tuple[list[str], NDArray[np.int32], Numbers]:
         """The files of all frame tables, and for each row by `index` its file and its place in it."""
         files = numbered_files(self.root.path, "data", ".parquet")
-        parts = [int64_column(self._read(path, None, ["index"]), "index") for path in files]
+        parts = [int64_column(self._read(path, ["index"]), "index") for path in files]
         order = np.argsort(np.concatenate([np.empty(0, np.int64), *parts]), kind="stable")
         lengths = [len(part) for part in parts]
         file = np.repeat(np.arange(len(files), dtype=np.int32), lengths)
@@ -189,30 +199,102 @@ class FrameRows:
                 self._bounds.popitem(last=False)
         return self._bounds[path]
 
-    def _group(self, path: str, group: int) -> Columns:
-        """A row group's columns; the least lately used are let go beyond the limit."""
+    def _group(self, path: str, group: int, count: int) -> _Group:
         key = path, group
         if key not in self._groups:
-            table = self._read(path, group, self.columns)
-            columns = {name: _numbers(series(table[name], name).values, name) for name in self.columns}
-            held = sum(each.nbytes for kept in self._groups.values() for each in kept.values())
-            while self._groups and held > ROW_BYTES:
-                held -= sum(each.nbytes for each in self._groups.popitem(last=False)[1].values())
-            self._groups[key] = columns
+            self._groups[key] = _Group(partial(_parts, self.root.path / path, group, self.columns), count)
         self._groups.move_to_end(key)
         return self._groups[key]
 
-    def _read(self, path: str, group: int | None, columns: Sequence[str]) -> Any:
+    def _let_go(self, path: str, group: int) -> None:
+        """Forget the groups least lately used beyond the limit; of this one alone its first rows."""
+        held = sum(each.bytes_held for each in self._groups.values())
+        while held > ROW_BYTES and len(self._groups) > 1:
+            held -= self._groups.popitem(last=False)[1].bytes_held
+        self._groups[path, group].shrink(ROW_BYTES)
+
+    def _read(self, path: str, columns: Sequence[str]) -> Any:
         import pyarrow.parquet as pq
 
         full = self.root.path / path
         with _reading(full), pq.ParquetFile(full, memory_map=True) as file:
-            missing = [name for name in columns if name not in file.schema_arrow.names]
-            if missing:
-                raise PrepError(f"{full}: has no column {missing[0]}.", remedy="Take a complete tree.")
-            if group is None:
-                return file.read(columns=list(columns))
-            return file.read_row_group(group, columns=list(columns), use_threads=False)
+            _check_columns(full, file.schema_arrow.names, columns)
+            return file.read(columns=list(columns))
+
+
+def _parts(path: Path, group: int, columns: Sequence[str]) -> Generator[Columns]:
+    """A row group's columns, some rows at a time."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with _reading(path), pq.ParquetFile(path, memory_map=True) as file:
+        _check_columns(path, file.schema_arrow.names, columns)
+        batches = file.iter_batches(
+            _ROWS_AT_ONCE, row_groups=[group], columns=list(columns), use_threads=False
+        )
+        for batch in batches:
+            table = pa.Table.from_batches([batch])  # `pa.table` imports pandas
+            yield {name: _numbers(series(table[name], name).values, name) for name in columns}
+
+
+class _Group:
+    """A row group of `count` rows as far as it was read: parts by their first row, and what reads on."""
+
+    def __init__(self, begin: Callable[[], Generator[Columns]], count: int) -> None:
+        self._begin, self._count = begin, count
+        self._starts = [0]
+        self._parts: dict[int, Columns] = {}
+        self._rest = begin()
+        self.bytes_held = 0
+
+    def rows(self, low: int, high: int) -> Iterator[Columns]:
+        """Rows `low` to `high - 1` of the group, in one part or more."""
+        while low < high:
+            start, part = self._part_of(low)
+            end = min(high, start + _length(part))
+            yield {name: each[low - start : end - start] for name, each in part.items()}
+            low = end
+
+    def shrink(self, most: int) -> None:
+        """Forget parts, the first read first, down to `most` bytes; the last read is kept."""
+        while self.bytes_held > most and len(self._parts) > 1:
+            self.bytes_held -= _bytes_of(self._parts.pop(next(iter(self._parts))))
+
+    def _part_of(self, row: int) -> tuple[int, Columns]:
+        """The part that holds a row, and its first row."""
+        while row >= self._starts[-1]:
+            self._read_on()
+        start = self._starts[bisect_right(self._starts, row) - 1]
+        if start not in self._parts:
+            self._starts, self._rest = [0], self._begin()
+            self._parts, self.bytes_held = {}, 0
+            return self._part_of(row)
+        return start, self._parts[start]
+
+    def _read_on(self) -> None:
+        start = self._starts[-1]
+        part = next(self._rest, None)
+        if part is None:
+            raise PrepError(f"A row group ends after {start} rows, of {self._count} that its file tells.")
+        self._parts[start] = part
+        self._starts.append(start + _length(part))
+        self.bytes_held += _bytes_of(part)
+        if self._starts[-1] >= self._count:
+            self._rest.close()  # and with it the file: there may be thousands of small groups
+
+
+def _length(columns: Columns) -> int:
+    return len(next(iter(columns.values())))
+
+
+def _bytes_of(columns: Columns) -> int:
+    return sum(each.nbytes for each in columns.values())
+
+
+def _check_columns(path: Path, present: Sequence[str], wanted: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in present]
+    if missing:
+        raise PrepError(f"{path}: has no column {missing[0]}.", remedy="Take a complete tree.")
 
 
 @contextmanager
@@ -235,3 +317,11 @@ def _numbers(values: NDArray[Any], name: str) -> NDArray[Any]:
             remedy="`prep validate` says where.",
         )
     return values
+
+
+def _whole_numbers(table: pa.Table, name: str) -> Numbers:
+    """`int64_column`, without its cast where there is nothing to cast: that imports a tenth of a second."""
+    column = table[name]
+    if str(column.type) != "int64" or column.null_count:
+        return int64_column(table, name)
+    return series(column, name).values

@@ -1,4 +1,4 @@
-"""Robot windows in the workers of torch's DataLoader: the same bytes as read directly, nothing carried along."""
+"""Robot windows in the workers of torch's DataLoader: the same bytes as read directly."""
 
 from __future__ import annotations
 
