@@ -20,7 +20,7 @@ from prep.dataflow.cursors import Cursor, MapCursor
 from prep.dataflow.engine import Engine, Mark, Roles
 from prep.dataflow.plans import EpochPlan, OnUneven, Place, Planner
 from prep.dataflow.processors import IdentityProcessor
-from prep.dataflow.state import VERSION, Progress, dealt_anew, decode_masks, encode_masks
+from prep.dataflow.state import VERSION, Progress, dealt_anew, decode_masks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -159,7 +159,7 @@ class Loading:
         """Where a rank begins: with nothing, or after a reshard with the first epoch that is not done."""
         workers = self.layout.workers
         fresh = not self.delivered and not self.first
-        return Progress(workers) if fresh else dealt_anew(workers, self.first)
+        return Progress(workers) if fresh else dealt_anew(workers, self.first, self.delivered)
 
 
 class Run:
@@ -224,11 +224,7 @@ class Run:
                 "on_uneven": loading.on_uneven,
             },
             "dp_rank": self.rank,
-            "next_stream": progress.next_stream,
-            "streams": {str(worker): progress.streams.get(worker) for worker in range(workers)},
-            "delivered": encode_masks(loading.delivered),
-            "obstacle": progress.obstacle,
-            "counts": progress.counts(),
+            **progress.saved(),
         }
         kept: State = json.loads(json.dumps(state))
         return kept

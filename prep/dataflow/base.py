@@ -88,7 +88,8 @@ class SampleBatcher(ABC):
         """The batches of a stream, each a list of its samples.
 
         For an exact resume, what is drawn and not yet yielded must be a function of the samples drawn
-        before, in their order: a resumed batcher is first given the samples that were pending.
+        before, in their order: a resumed batcher is first given the samples that were pending. A sample
+        that is yielded is done with: one that is yielded again later is not kept for that.
         """
 
     def sample_size(self, sample: dict[str, Any]) -> int:

@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["CosmosDataLoaderStateCallback", "JointCosmosDataLoaderStateCallback"]
 
 _EXACT = "loader"
+_DRAWS = "_draws"  # as in a joint loader's own state
 
 
 class CosmosDataLoaderStateCallback:
     """The state of one loader. `name` is that of its MapDistributor, empty for none.
+
+    With `loader` the state is of what the loader has given: a trainer that fetches a batch ahead of the step
+    that it saves at would skip that batch. Save it before the next batch is taken.
 
     `distributor_type` is taken and not used, so that a configuration made for the older loader fits.
     """
@@ -77,19 +81,32 @@ class CosmosDataLoaderStateCallback:
             found[_EXACT] = self._loader.state_dict()
         return found
 
+    def refuse_state(self, state_dict: Mapping[Any, Any]) -> None:
+        """Raise LoaderError if the loader would refuse this state; changes nothing."""
+        if self._loader is not None and _EXACT in state_dict:
+            self._loader.refuse_state(state_dict[_EXACT])
+
     def load_state_dict(self, state_dict: Mapping[Any, Any]) -> None:
         """Go on from a state of this callback, or of the guide's own.
 
-        Where the loader is known and its own state is there, that is loaded; else the environment is set,
-        from which workers that start after take their position.
+        Where the loader is known it is told, exactly if its own state is there; else the environment is
+        set, from which workers that start after take their position.
         """
         self.positions = {
             int(worker): (int(position["epoch"]), int(position["index"]))
             for worker, position in state_dict.items()
             if worker != _EXACT
         }
-        if self._loader is not None and _EXACT in state_dict:
-            self._loader.load_state_dict(state_dict[_EXACT])
+        if self._loader is not None:
+            if _EXACT in state_dict:
+                self._loader.load_state_dict(state_dict[_EXACT])
+            elif self.positions:
+                self._loader.load_positions(
+                    {
+                        worker: {"epoch": epoch, "position": index + 1}
+                        for worker, (epoch, index) in self.positions.items()
+                    }
+                )
             return
         prefix = f"COSMOS_DL_STATE_{self.name}_" if self.name else "COSMOS_DL_STATE_"
         for worker, (epoch, index) in self.positions.items():
@@ -130,12 +147,18 @@ class JointCosmosDataLoaderStateCallback:
         """The step of the draws, and each loader's state, by its name."""
         return {
             "global_id": self._outer.step,
+            _DRAWS: self._outer.draws(),
             **{name: callback.state_dict() for name, callback in self._inner.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of this callback, or of the guide's own."""
-        self._outer.set_start_iteration(int(state.get("global_id", 0)))
+        """Go on from a state of this callback, or of the guide's own, which has no draws.
+
+        Raises LoaderError if it belongs to other loaders or draws; then nothing is changed.
+        """
+        self._outer.refuse_state(state)
         for name, callback in self._inner.items():
-            if name in state:
-                callback.load_state_dict(state[name])
+            callback.refuse_state(state[name])
+        for name, callback in self._inner.items():
+            callback.load_state_dict(state[name])
+        self._outer.begin_at(int(state["global_id"]))

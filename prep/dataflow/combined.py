@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from prep.dataflow.base import DataDistributor, LoaderError
-from prep.dataflow.cursors import Cursor, MixtureCursor, StreamCursor
-from prep.dataflow.distributors import MapDistributor, Planned, Streaming
+from prep.dataflow.cursors import Cursor, MixtureCursor
+from prep.dataflow.distributors import (
+    IterableDistributor,
+    MapDistributor,
+    Planned,
+    Streaming,
+    dataset_identity,
+)
+from prep.dataflow.iterables import Source, StreamCursor
 from prep.dataflow.plans import Place, Planner
 
 __all__ = [
@@ -43,6 +52,7 @@ class RankPartitionedDistributor(Streaming):
             )
         self.seed = seed
         self._shuffle = shuffle
+        self._made: dict[str, Source] = {}
 
     def allocation(self, world: int) -> dict[str, int]:
         """How many of `world` ranks each dataset gets. Raises LoaderError for fewer ranks than datasets."""
@@ -61,25 +71,62 @@ class RankPartitionedDistributor(Streaming):
     def cursor(self, place: Place) -> Cursor:
         """The stream of one place, of the dataset that its rank reads."""
         name, shard_rank, shard_world_size = self.chosen(place.rank, place.world)
-        dataset = self._entries[name]["dataset"]
-        dataset = dataset() if callable(dataset) and not _is_dataset(dataset) else dataset
-        here = Place(shard_rank, shard_world_size, place.worker, place.workers, place.epochs, place.on_uneven)
-        if not hasattr(dataset, "__iter__") and hasattr(dataset, "__getitem__"):
-            return MapDistributor(dataset, seed=self.seed, shuffle=self._shuffle).cursor(here)
-        if place.epochs is not None:
+        source = self._source(name)
+        here = replace(place, rank=shard_rank, world=shard_world_size)
+        dealt = self._dealt(source.iterable)
+        if dealt is not None:
+            return dealt.fresh_cursor(here)
+        dataset = source.iterable
+        dataset.shard_world_size = shard_world_size
+        dataset.shard_rank = shard_rank
+        dataset.shard_id = list(self._entries).index(name)
+        return StreamCursor(dataset.__iter__, source, place)
+
+    def refuse(self, place: Place) -> None:
+        """Raise LoaderError if the dataset of this rank cannot be dealt out, or not for finite epochs."""
+        name, shard_rank, shard_world_size = self.chosen(place.rank, place.world)
+        dealt = self._dealt(self._source(name).iterable)
+        if dealt is not None:
+            dealt.refuse_uneven(replace(place, rank=shard_rank, world=shard_world_size))
+        elif place.epochs is not None:
             raise LoaderError(
                 f"epochs= needs datasets of known length; {name!r} shards itself.",
                 remedy="Leave epochs= out, or give map-style datasets.",
             )
-        dataset.shard_world_size = shard_world_size
-        dataset.shard_rank = shard_rank
-        dataset.shard_id = list(self._entries).index(name)
-        return StreamCursor(dataset.__iter__, source=dataset)
+
+    def _dealt(self, dataset: Any) -> MapDistributor | None:
+        """What deals a map-style dataset out; None for one that shards itself."""
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(dataset, torch.utils.data.IterableDataset):
+            return None
+        if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+            return None
+        return MapDistributor(dataset, seed=self.seed, shuffle=self._shuffle)
+
+    def _source(self, name: str) -> Source:
+        """The dataset of a name, made once if it is given as a function or a class."""
+        if name not in self._made:
+            given = self._entries[name]["dataset"]
+            made = given() if isinstance(given, type) or not _is_dataset(given) else given
+            if isinstance(made, Mapping):
+                raise LoaderError(
+                    f"The dataset {name!r} is a mapping with the keys {', '.join(map(str, list(made)[:4]))}.",
+                    remedy="Give the dataset itself, or a function that makes it.",
+                )
+            self._made[name] = Source(made)
+        return self._made[name]
 
     def fingerprint(self) -> Mapping[str, Any]:
         """What a saved position belongs to."""
-        ratios = {name: float(entry["ratio"]) for name, entry in self._entries.items()}
-        return {"distributor": "RankPartitionedDistributor", "ratios": ratios, "seed": self.seed}
+        return {
+            "distributor": "RankPartitionedDistributor",
+            "seed": self.seed,
+            "shuffle": self._shuffle,
+            "datasets": {
+                name: {"ratio": float(entry["ratio"]), **_given_identity(entry["dataset"])}
+                for name, entry in self._entries.items()
+            },
+        }
 
 
 class MixtureDistributor(Streaming):
@@ -94,6 +141,7 @@ class MixtureDistributor(Streaming):
             raise LoaderError(
                 "No source of the mixture has a ratio above 0.", remedy="Give at least one a positive ratio."
             )
+        _refuse_shared(self._sources)
         self.seed = seed
 
     @property
@@ -135,7 +183,8 @@ def cursor_of(source: DataDistributor, place: Place) -> Cursor:
     if found is not None:
         return found
     coordinates = (place.rank, place.world, place.worker, place.workers)
-    return StreamCursor(lambda: source.stream(*coordinates), source=source)
+    reason = f"{type(source).__name__} has stream() and no cursor()"
+    return StreamCursor(lambda: source.stream(*coordinates), Source((), obstacle=reason), place)
 
 
 def refuse_undealt(source: DataDistributor, place: Place) -> None:
@@ -147,7 +196,7 @@ def refuse_undealt(source: DataDistributor, place: Place) -> None:
         for inner in source.inner:
             refuse_undealt(inner, place)
     elif isinstance(source, RankPartitionedDistributor):
-        source.chosen(place.rank, place.world)
+        source.refuse(place)
     elif place.epochs is not None:
         raise LoaderError(
             f"epochs= needs a source of known length; {type(source).__name__} has none.",
@@ -195,3 +244,25 @@ def _allocate(ratios: Sequence[float], world: int) -> list[int]:
 
 def _is_dataset(candidate: Any) -> bool:
     return hasattr(candidate, "__getitem__") or hasattr(candidate, "__iter__")
+
+
+def _given_identity(dataset: Any) -> dict[str, Any]:
+    """What names a dataset that is given, or the function that makes it."""
+    if isinstance(dataset, type) or not _is_dataset(dataset):
+        return {"made by": getattr(dataset, "__qualname__", type(dataset).__name__)}
+    count = {"count": len(dataset)} if hasattr(dataset, "__len__") else {}
+    return {"dataset": dataset_identity(dataset), **count}
+
+
+def _refuse_shared(sources: Mapping[str, tuple[DataDistributor, float]]) -> None:
+    """Raise LoaderError for one object with a state under two names: each would move the other's place."""
+    seen: dict[int, str] = {}
+    for name, (source, _) in sources.items():
+        if not isinstance(source, IterableDistributor) or source.source.obstacle:
+            continue
+        other = seen.setdefault(id(source.source.iterable), name)
+        if other != name:
+            raise LoaderError(
+                f"{other!r} and {name!r} are the same object, which has one position.",
+                remedy="Make it twice, one for each name.",
+            )

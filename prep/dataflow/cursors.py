@@ -8,19 +8,18 @@ tickets that were drawn and not delivered (the open bins of a packer): they come
 from __future__ import annotations
 
 import base64
-import copy
 import random
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from prep.dataflow.base import DataDistributor, LoaderError
+from prep.dataflow.base import LoaderError
 from prep.dataflow.plans import EpochPlan, Place, Planner
 
-__all__ = ["Cursor", "IterableCursor", "MapCursor", "MixtureCursor", "Origin", "StreamCursor"]
+__all__ = ["Cursor", "MapCursor", "MixtureCursor", "Origin"]
 
 _PLANS_KEPT = 2  # the epoch in hand, and the one before it, whose items a packer may still hold
 
@@ -42,6 +41,9 @@ class Cursor(ABC):
 
     single = True
     """Whether (epoch, position) of one sample tells what came before it."""
+
+    stamps = False
+    """Whether batches say where they come from, as those of a map-style dataset do."""
 
     pads = False
     """Whether an item may be there only to fill up a stream."""
@@ -76,6 +78,8 @@ class Cursor(ABC):
 
 class MapCursor(Cursor):
     """A dataset with `dataset[index]`, epoch after epoch. Tickets are (epoch, position)."""
+
+    stamps = True
 
     def __init__(self, dataset: Any, planner: Planner, place: Place) -> None:
         self._dataset = dataset
@@ -174,122 +178,6 @@ class MapCursor(Cursor):
         self._length = None
 
 
-class IterableCursor(Cursor):
-    """Anything that can be iterated, dealt out item by item. Tickets are numbers from 0.
-
-    The position can be saved where the source has `state_dict` and `load_state_dict`, as the streams of
-    `datasets` have; such a source is read again from its last point before the oldest pending item.
-    """
-
-    def __init__(self, iterable: Any, place: Place) -> None:
-        self._source = iterable
-        self._place = place
-        self.obstacle = _obstacle(iterable)
-        self._resumable = not self.obstacle
-        self._start = copy.deepcopy(self._source.state_dict()) if self._resumable else None
-        self._points: deque[tuple[int, int, Any]] = deque()  # number of our next item, place in source, state
-        self._held: dict[int, Any] = {}
-        self._skip: set[int] = set()
-        self._iterator: Iterator[Any] | None = None
-        self._seen = 0  # items of the whole source, in this pass
-        self._next = 0  # number of our next item
-        self._passes = 0
-
-    def advance(self) -> int:
-        """The ticket of the next item of this stream. Raises StopIteration at the source's end."""
-        if self._iterator is None:
-            self._begin()
-        while True:
-            number, item = self._take()
-            if number in self._skip:
-                self._skip.discard(number)
-                continue
-            self._held[number] = item
-            return number
-
-    def _begin(self) -> None:
-        self._iterator = self._opened()
-        self._points.append((self._next, self._seen, self._start))
-
-    def _opened(self) -> Iterator[Any]:
-        return _unsharded(self._source)
-
-    def _take(self) -> tuple[int, Any]:
-        assert self._iterator is not None
-        while True:
-            item = next(self._iterator)
-            place, self._seen = self._seen, self._seen + 1
-            if place % self._place.streams == self._place.stream:
-                number, self._next = self._next, self._next + 1
-                return number, item
-
-    def read(self, ticket: int) -> Any:
-        """The item of a ticket; each is given once."""
-        return self._held.pop(ticket)
-
-    def origin(self, ticket: int) -> Origin:
-        """Where an item came from: the pass, its number in this stream, its place in the source."""
-        index = ticket * self._place.streams + self._place.stream
-        return Origin(self._passes, ticket, index, is_padding=False)
-
-    def state(self, pending: Sequence[int]) -> dict[str, Any] | None:
-        """The position after all tickets but `pending`, or None if the source has no state."""
-        if not self._resumable:
-            return None
-        if self._iterator is not None:
-            self._points.append((self._next, self._seen, copy.deepcopy(self._source.state_dict())))
-        oldest = min(pending, default=self._next)
-        while len(self._points) > 1 and self._points[1][0] <= oldest:
-            self._points.popleft()
-        number, seen, source = self._points[0] if self._points else (0, 0, self._start)
-        waiting = set(pending)
-        delivered = [each for each in range(number, self._next) if each not in waiting]
-        return {
-            "source": source,
-            "seen": seen,
-            "number": number,
-            "passes": self._passes,
-            "delivered": delivered + sorted(self._skip),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` gave."""
-        self._source.load_state_dict(copy.deepcopy(state["source"]))
-        self._seen, self._next, self._passes = state["seen"], state["number"], state["passes"]
-        self._skip = set(state["delivered"])
-        self._points.clear()
-        self._points.append((self._next, self._seen, state["source"]))
-        self._iterator = self._opened()
-
-    def restart(self) -> None:
-        """Iterate the source anew."""
-        if self._resumable:
-            # What was loaded for a resume would be begun from again.
-            self._source.load_state_dict(copy.deepcopy(self._start))
-        self._seen = self._next = 0
-        self._passes += 1
-        self._points.clear()
-        self._begin()
-
-
-class StreamCursor(IterableCursor):
-    """A stream that is dealt out already: what `opened` gives, whole.
-
-    Its position can be saved where `source` has `state_dict` and `load_state_dict` of its own that give
-    one: a distributor of the user's that has only `stream` has none.
-    """
-
-    def __init__(self, opened: Callable[[], Iterator[Any]], *, source: Any) -> None:
-        own = not isinstance(source, DataDistributor)
-        super().__init__(source if own else (), Place())
-        self._stream = opened
-        if not own:
-            self.obstacle = f"{type(source).__name__} has stream() and no cursor()"
-
-    def _opened(self) -> Iterator[Any]:
-        return self._stream()
-
-
 class MixtureCursor(Cursor):
     """Several cursors, one drawn by its weight for each item. Tickets are (source, its own ticket)."""
 
@@ -300,6 +188,7 @@ class MixtureCursor(Cursor):
         self._cursors = list(cursors)
         self._ratios = list(ratios)
         self._choices = range(len(self._cursors))
+        self.stamps = all(cursor.stamps for cursor in self._cursors)
         self._random = random.Random(seed)
         self._again: deque[tuple[int, Any]] = deque()
 
@@ -360,49 +249,3 @@ class MixtureCursor(Cursor):
         """Begin every source anew."""
         for cursor in self._cursors:
             cursor.restart()
-
-
-def _unsharded(iterable: Iterable[Any]) -> Iterator[Any]:
-    """The items of the whole source, in a DataLoader's worker too.
-
-    A source that looks at torch's worker info takes every n-th item (or shard) by itself; dealing those
-    out once more would lose all others without a word.
-    """
-    import sys
-
-    workers = sys.modules.get("torch.utils.data._utils.worker")
-    info = getattr(workers, "_worker_info", None)
-    if workers is None or info is None:
-        yield from iterable
-        return
-    workers._worker_info = None  # type: ignore[attr-defined]
-    try:
-        iterator = iter(iterable)
-        first = next(iterator, _END)
-    finally:
-        workers._worker_info = info  # type: ignore[attr-defined]
-    if first is not _END:
-        yield first
-        yield from iterator
-
-
-_END = object()
-
-
-def _obstacle(source: Any) -> str:
-    """Why a source's position cannot be saved; empty if it can."""
-    if not all(hasattr(source, name) for name in ("state_dict", "load_state_dict")):
-        return f"{type(source).__name__} has no state_dict"
-    if _shuffles(getattr(source, "_ex_iterable", None)):
-        return "the source has a shuffle buffer, whose items its state_dict leaves out"
-    return ""
-
-
-def _shuffles(step: Any) -> bool:
-    """Whether a stream of `datasets` draws from a buffer, in any of its steps."""
-    if step is None:
-        return False
-    if type(step).__name__ == "BufferShuffledExamplesIterable":
-        return True
-    before = [getattr(step, "ex_iterable", None), *(getattr(step, "ex_iterables", None) or ())]
-    return any(_shuffles(each) for each in before)

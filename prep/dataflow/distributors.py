@@ -11,10 +11,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prep.dataflow.base import DataDistributor, LoaderError
-from prep.dataflow.cursors import Cursor, IterableCursor, MapCursor
+from prep.dataflow.cursors import Cursor, MapCursor
+from prep.dataflow.iterables import IterableCursor, Source
 from prep.dataflow.plans import MapPlanner, Place, Planner, SpanPlanner
 
-__all__ = ["IterableDistributor", "MapDistributor", "Planned", "SpanDistributor", "Streaming"]
+__all__ = [
+    "IterableDistributor",
+    "MapDistributor",
+    "Planned",
+    "SpanDistributor",
+    "Streaming",
+    "dataset_identity",
+]
 
 
 class Streaming(DataDistributor):
@@ -41,15 +49,15 @@ class IterableDistributor(Streaming):
     """
 
     def __init__(self, iterable: Iterable[Any]) -> None:
-        self._iterable = iterable
+        self.source = Source(iterable)
 
     def cursor(self, place: Place) -> Cursor:
         """The stream of one place."""
-        return IterableCursor(self._iterable, place)
+        return IterableCursor(self.source, place)
 
     def fingerprint(self) -> Mapping[str, Any]:
         """What a saved position belongs to."""
-        return {"distributor": "IterableDistributor", "dataset": _dataset_identity(self._iterable)}
+        return {"distributor": "IterableDistributor", "dataset": dataset_identity(self.source.iterable)}
 
 
 class Planned(Streaming):
@@ -73,12 +81,16 @@ class Planned(Streaming):
 
         Raises LoaderError where a stream would have no item.
         """
-        self.refuse_uneven(place)
-        cursor = MapCursor(self._dataset, self._planner, place)
+        cursor = self.fresh_cursor(place)
         position = self.environment_position(place.worker)
         if position is not None:
             cursor.restore(position)
         return cursor
+
+    def fresh_cursor(self, place: Place) -> MapCursor:
+        """The stream of one place from its beginning, whatever the environment says."""
+        self.refuse_uneven(place)
+        return MapCursor(self._dataset, self._planner, place)
 
     def refuse_uneven(self, place: Place) -> None:
         """Raise LoaderError if the data cannot be dealt to so many streams, or only unevenly."""
@@ -143,7 +155,7 @@ class MapDistributor(Planned):
         """What a saved position belongs to."""
         return {
             "distributor": "MapDistributor",
-            "dataset": _dataset_identity(self._dataset),
+            "dataset": dataset_identity(self._dataset),
             "count": self._planner.count,
             "seed": self.seed,
             "shuffle": self._shuffle,
@@ -187,7 +199,7 @@ class SpanDistributor(Planned):
         """What a saved position belongs to."""
         return {
             "distributor": "SpanDistributor",
-            "dataset": _dataset_identity(self._dataset),
+            "dataset": dataset_identity(self._dataset),
             "count": self._planner.count,
             "spans": self._planner.spans,
             "seed": self.seed,
@@ -226,7 +238,7 @@ def _refuse_outside(planner: SpanPlanner, count: int) -> None:
         )
 
 
-def _dataset_identity(dataset: Any) -> str:
+def dataset_identity(dataset: Any) -> str:
     """What names the data, where it tells: a prepared dataset's id, a fingerprint, else its class."""
     for attribute in ("dataset_id", "fingerprint", "_fingerprint"):
         value = getattr(dataset, attribute, None)

@@ -16,7 +16,13 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from prep.dataflow.base import BatchCollator, RawItemProcessor, SampleBatcher, SkipSample
+from prep.dataflow.base import (
+    BatchCollator,
+    LoaderError,
+    RawItemProcessor,
+    SampleBatcher,
+    SkipSample,
+)
 from prep.dataflow.cursors import Cursor, MapCursor
 from prep.dataflow.processors import IdentityProcessor
 
@@ -45,6 +51,7 @@ class Mark:
     epoch: int = 0
     position: int = 0
     known: bool = False
+    fills: bool = False
     behind: int = 0
     padding: list[bool] = field(default_factory=list)
     load: tuple[int, int] | None = None
@@ -75,7 +82,8 @@ class Engine:
     """The batches of one stream; see the module.
 
     `seed` not None: before an item is read, the global generators are seeded by (seed, epoch, index).
-    `keep` guards them where they are the trainer's own, in the main process.
+    `keep` guards them where they are the trainer's own, in the main process. Without `may_skip`, an item
+    that the processor leaves out is an error, since ranks would end apart.
     """
 
     def __init__(
@@ -85,6 +93,7 @@ class Engine:
         *,
         worker: int,
         seed: int | None = None,
+        may_skip: bool = True,
         keep: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._cursor = cursor
@@ -92,6 +101,7 @@ class Engine:
         self._worker = worker
         self._seed = seed
         self._keep = keep
+        self._may_skip = may_skip
         self._numbers = count()
         self._pending: dict[int, weakref.ref[_Drawn]] = {}  # in drawing order
         self._since: list[Any] = []  # tickets
@@ -147,6 +157,7 @@ class Engine:
             try:
                 sample = self._made(ticket)
             except SkipSample as skip:
+                self._refuse_skip(skip)
                 self._discarded[skip.reason] += 1
                 continue
             except Exception as error:
@@ -155,6 +166,13 @@ class Engine:
                 raise
             since.append(ticket)
             yield sample
+
+    def _refuse_skip(self, skip: SkipSample) -> None:
+        if not self._may_skip:
+            raise LoaderError(
+                f"An item was skipped ({skip.reason}) in finite epochs: the ranks would end apart.",
+                remedy="Call torch.distributed.init_process_group before the loader is made.",
+            ) from None
 
     def _made(self, ticket: Any) -> Any:
         cursor, process = self._cursor, self._roles.processor.process
@@ -214,12 +232,13 @@ class Engine:
             self._pending.pop(drawn.number, None)
 
     def _mark(self, group: list[Any], tickets: list[Any]) -> Mark:
-        pending, cursor = self._still_pending(), self._cursor
+        merged = not self._bare and len(tickets) < len(group)
+        pending, cursor = self._still_pending(merged=merged), self._cursor
         mark = Mark(self._worker, len(group), cursor.state(pending))
         if mark.state is None:
             mark.obstacle = cursor.obstacle
-        if tickets and (self._bare or len(tickets) == len(group)):
-            mark.known = True
+        if tickets and not merged:
+            mark.known = cursor.stamps
             self._place(mark, tickets, pending)
             if cursor.pads:
                 mark.padding = [cursor.origin(ticket).is_padding for ticket in tickets]
@@ -243,8 +262,11 @@ class Engine:
             mark.behind = max(len(pending), 1)  # no position of one source speaks for all
         mark.epoch, mark.position = furthest.epoch, furthest.position
 
-    def _still_pending(self) -> list[Any]:
-        """The tickets of samples that the batcher holds, in drawing order."""
+    def _still_pending(self, *, merged: bool) -> list[Any]:
+        """The tickets of samples that the batcher holds, in drawing order.
+
+        Where it made new samples of those that it was given, what is gone is in them.
+        """
         if not self._pending:
             return []
         tickets, gone = [], []
@@ -256,7 +278,7 @@ class Engine:
                 tickets.append(drawn.ticket)
         for number in gone:
             del self._pending[number]
-        if gone:
+        if gone and not merged:
             # A batcher of the user's may leave samples out without `discard`: they are counted all the same.
             self._discarded["left out by the batcher"] += len(gone)
         return tickets

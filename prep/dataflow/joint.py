@@ -9,11 +9,13 @@ import numpy as np
 
 from prep.dataflow.base import LoaderError
 from prep.dataflow.loader import CosmosDataLoader
+from prep.dataflow.state import refuse_other
 from prep.log import logger
 
 __all__ = ["JointCosmosDataLoader"]
 
-_RESERVED = "global_id"
+_STEP, _DRAWS = "global_id", "_draws"
+_RESERVED = (_STEP, _DRAWS)
 
 
 class JointCosmosDataLoader:
@@ -28,9 +30,9 @@ class JointCosmosDataLoader:
         chosen = {name: entry for name, entry in dataloaders.items() if entry.get("ratio", 0) > 0}
         if not chosen:
             raise LoaderError("No loader has a ratio above 0.", remedy="Give at least one a positive ratio.")
-        if _RESERVED in chosen:
+        for name in set(_RESERVED) & set(chosen):
             raise LoaderError(
-                f"The name {_RESERVED!r} is reserved: a checkpoint keeps the step under it.",
+                f"The name {name!r} is reserved: a checkpoint keeps the draws under it.",
                 remedy="Give this loader another name.",
             )
         self.loaders: dict[str, CosmosDataLoader] = {
@@ -41,6 +43,7 @@ class JointCosmosDataLoader:
         self._seed = seed
         self._step = 0
         self._iterators: dict[str, Iterator[Any]] = {}
+        self._begun: set[str] = set()
         for name, share in zip(self.loaders, self._shares, strict=True):
             logger.info("{}: {:.1%} of the batches", name, share)
 
@@ -70,7 +73,10 @@ class JointCosmosDataLoader:
     def _next(self, name: str) -> Any:
         for _ in range(2):
             if name not in self._iterators:
-                self._iterators[name] = iter(self.loaders[name])
+                loader = self.loaders[name]
+                # One that ended begins anew, and counts on.
+                self._iterators[name] = loader.again() if name in self._begun else iter(loader)
+                self._begun.add(name)
             batch = next(self._iterators[name], None)
             if batch is not None:
                 return batch
@@ -81,22 +87,45 @@ class JointCosmosDataLoader:
         """The counts of each loader, by its name."""
         return {name: loader.stats() for name, loader in self.loaders.items()}
 
+    def draws(self) -> dict[str, Any]:
+        """What the sequence of draws depends on."""
+        shares = dict(zip(self.names, map(float, self._shares), strict=True))
+        return {"seed": self._seed, "shares": shares}
+
     def state_dict(self) -> dict[str, Any]:
-        """The step, and the state of each loader, as plain JSON."""
+        """The step, what is drawn by, and the state of each loader, as plain JSON."""
         return {
-            _RESERVED: self._step,
+            _STEP: self._step,
+            _DRAWS: self.draws(),
             **{name: loader.state_dict() for name, loader in self.loaders.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state. Raises LoaderError if it belongs to other loaders, by name."""
-        saved, here = sorted(set(state) - {_RESERVED}), sorted(self.loaders)
-        if saved != here:
-            raise LoaderError(
-                f"The saved state is of the loaders {', '.join(saved)}; here are {', '.join(here)}.",
-                remedy="Use the same names, or load each loader's state by itself.",
-            )
+        """Go on from a state. Raises LoaderError if it belongs to others; then nothing is changed."""
+        self.refuse_state(state)
+        for name, loader in self.loaders.items():
+            loader.refuse_state(state[name])
         for name, loader in self.loaders.items():
             loader.load_state_dict(state[name])
+        self.begin_at(state[_STEP])
+
+    def refuse_state(self, state: Mapping[str, Any]) -> None:
+        """Raise LoaderError for a state of other loaders, or of other draws."""
+        if not isinstance(state, Mapping) or not isinstance(state.get(_STEP), int):
+            raise LoaderError(
+                f"This is no state of a joint loader: it has no {_STEP}.",
+                remedy="Give what state_dict() returned.",
+            )
+        saved, here = sorted(set(state) - set(_RESERVED)), sorted(self.loaders)
+        if saved != here:
+            raise LoaderError(
+                f"The saved state belongs to another loader: of {', '.join(saved)}, not {', '.join(here)}.",
+                remedy="Use the same names, or load each loader's state by itself.",
+            )
+        refuse_other(state.get(_DRAWS, self.draws()), self.draws(), reshard=False)
+
+    def begin_at(self, step: int) -> None:
+        """Go on at a step with new iterators of the loaders, whatever was drawn from them before."""
         self._iterators.clear()
-        self._step = state[_RESERVED]
+        self._begun.clear()
+        self._step = step

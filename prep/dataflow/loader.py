@@ -6,17 +6,14 @@ epochs that end on all ranks together, a state that resumes exactly, and counts 
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import torch
 import torch.utils.data
 
-from prep.dataflow.agreement import Agreement
 from prep.dataflow.base import BatchCollator, DataDistributor, LoaderError, RawItemProcessor, SampleBatcher
 from prep.dataflow.batchers import SimpleBatcher
 from prep.dataflow.collators import DefaultBatchCollator
@@ -27,19 +24,18 @@ from prep.dataflow.combined import (
     planner_of,
     refuse_undealt,
 )
-from prep.dataflow.distributors import MapDistributor
-from prep.dataflow.engine import Engine, Mark, Roles
+from prep.dataflow.engine import Engine, Mark, Roles, sample_seed
 from prep.dataflow.plans import OnUneven, Place
 from prep.dataflow.processors import IdentityProcessor
-from prep.dataflow.state import (
-    VERSION,
-    Progress,
-    dealt_anew,
-    decode_masks,
-    delivered_masks,
-    encode_masks,
-    refuse_other,
-    still_needed,
+from prep.dataflow.state import VERSION, Progress, dealt_anew, delivered_masks, refuse_states
+from prep.dataflow.wiring import (
+    as_it_is,
+    coordinates,
+    ending,
+    own_generators,
+    persistent,
+    refuse_arguments,
+    stamp,
 )
 from prep.log import logger
 
@@ -49,28 +45,36 @@ __all__ = ["CosmosDataLoader"]
 class _Streams(torch.utils.data.IterableDataset[Any]):
     """What runs in a worker: its stream's batches, each with its mark."""
 
-    def __init__(self, distributor: DataDistributor, roles: Roles, place: Place, seed: int | None) -> None:
+    def __init__(
+        self, distributor: DataDistributor, roles: Roles, place: Place, *, seed: int | None, may_skip: bool
+    ) -> None:
         self.distributor = distributor
+        self.place = place
         self._roles = roles
         self._seed = seed
-        self.place = place
-        self.first = 0
-        self.starts: dict[int, dict[str, Any] | None] = {}
+        self._may_skip = may_skip
+        self.start: Progress | None = None
 
     def __iter__(self) -> Iterator[tuple[Any, Mark]]:
         info = torch.utils.data.get_worker_info()
+        start, place = self.start or Progress(self.place.workers), self.place
+        # Once: an iterator that is made later begins at the beginning.
+        self.start = None
         # The stream that is due next is the first worker's, since a DataLoader asks that one first.
-        worker = ((info.id if info else 0) + self.first) % self.place.workers
-        start, keep = self.starts.get(worker), nullcontext if info else _own_generators
-        self.begun()
-        cursor = cursor_of(self.distributor, self.place.of(worker))
-        if start is not None:
-            cursor.restore(start)
-        return Engine(cursor, self._roles, worker=worker, seed=self._seed, keep=keep).run()
-
-    def begun(self) -> None:
-        """Forget the start: an iterator made later begins at the beginning."""
-        self.first, self.starts = 0, {}
+        worker = ((info.id if info else 0) + start.next_stream) % place.workers
+        cursor = cursor_of(self.distributor, place.of(worker).with_delivered(start.delivered))
+        position = start.streams.get(worker)
+        if position is not None:
+            cursor.restore(position)
+        engine = Engine(
+            cursor,
+            self._roles,
+            worker=worker,
+            seed=self._seed,
+            may_skip=self._may_skip,
+            keep=nullcontext if info else own_generators,
+        )
+        return engine.run()
 
 
 class CosmosDataLoader(torch.utils.data.DataLoader[Any]):
@@ -115,37 +119,36 @@ class CosmosDataLoader(torch.utils.data.DataLoader[Any]):
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
     ) -> None:
-        _refuse_arguments(batcher, batch_size, epochs, on_uneven)
+        refuse_arguments(batcher, batch_size, epochs, on_uneven)
         processor = processor or IdentityProcessor()
         chosen: SampleBatcher = SimpleBatcher(batch_size) if batch_size is not None else batcher  # type: ignore[assignment]
-        rank, world = _coordinates(parallel_dims)
+        rank, world = coordinates(parallel_dims)
         if seed_samples is None:
             seed_samples = not isinstance(processor, IdentityProcessor)
         roles = Roles(processor, chosen, collator or DefaultBatchCollator())
         place = Place(rank, world, 0, max(num_workers, 1), epochs, on_uneven)
         refuse_undealt(distributor, place)
+        self._agreement, may_skip = ending(distributor, roles, place)
+        self._rank_seed = int(getattr(distributor, "seed", 0))
         streams = _Streams(
-            distributor, roles, place, int(getattr(distributor, "seed", 0)) if seed_samples else None
+            distributor, roles, place, seed=self._rank_seed if seed_samples else None, may_skip=may_skip
         )
         self._roles = roles
         self._progress = Progress(place.workers)
         self._loaded: Progress | None = None
         self._clock = [0.0, 0.0]
-        self._agreement = Agreement.needed(epochs, world, chosen, on_uneven)
-        persistent = _persistent(distributor, num_workers, persistent_workers)
         more: dict[str, Any] = {"prefetch_factor": prefetch_factor} if num_workers > 0 else {}
         super().__init__(
             streams,
             batch_size=None,
-            collate_fn=_as_it_is,  # else torch goes through each batch once more, for arrays to convert
+            collate_fn=as_it_is,  # else torch goes through each batch once more, for arrays to convert
             num_workers=num_workers,
-            persistent_workers=persistent,
+            persistent_workers=persistent(distributor, num_workers, persistent_workers),
             pin_memory=pin_memory,
             multiprocessing_context=multiprocessing_context if num_workers > 0 else None,
             timeout=timeout if num_workers > 0 else 0,
             worker_init_fn=worker_init_fn,
-            # Its own, so that a loader draws nothing from the trainer's.
-            generator=torch.Generator().manual_seed(int(getattr(distributor, "seed", 0))),
+            generator=torch.Generator(),  # its own, so that a loader draws nothing from the trainer's
             **more,
         )
 
@@ -168,31 +171,66 @@ class CosmosDataLoader(torch.utils.data.DataLoader[Any]):
         return total
 
     def __iter__(self) -> Iterator[Any]:
-        workers = self._streams.place.workers
-        given = environment_positions(self._streams.distributor, workers)
-        self._progress = self._loaded or Progress(workers, dict(given))
-        self._loaded = None
-        self._streams.first = self._progress.next_stream
-        self._streams.starts = dict(self._progress.streams)
+        return self._begun(Progress(self._streams.place.workers))
+
+    def again(self) -> Iterator[Any]:
+        """An iterator from the beginning that counts on where the last one stopped."""
+        return self._begun(self._progress.again())
+
+    def _begun(self, fresh: Progress) -> Iterator[Any]:
+        streams, workers = self._streams, self._streams.place.workers
+        positions = environment_positions(streams.distributor, workers)
+        if positions and self._loaded is None:
+            self.load_positions(positions)
+        self._progress, self._loaded = self._loaded or fresh, None
+        # Workers' own generators: others on each rank, and others after a resume.
+        seed = sample_seed(self._rank_seed, streams.place.rank, self._progress.batches)
+        self.generator.manual_seed(seed >> 1)
+        streams.start = self._progress.copy()
         inner = super().__iter__()
-        self._streams.begun()
-        forget_environment(self._streams.distributor, workers)
+        streams.start = None
+        forget_environment(streams.distributor, workers)
         return self._delivered(inner)
 
     def _delivered(self, inner: Iterator[tuple[Any, Mark]]) -> Iterator[Any]:
         progress, finite = self._progress, self._streams.place.epochs is not None
         began = before = time.perf_counter()
         self._clock = [0.0, 0.0]
-        source = self._agreement.together(inner) if self._agreement else inner
+        source = self._agreement.together(inner, self._spare) if self._agreement else inner
         for batch, mark in source:
             now = time.perf_counter()
             progress.note(mark)
             self._clock[:] = self._clock[0] + now - before, now - began
             if mark.samples:
-                if isinstance(batch, dict) and mark.known:
-                    _stamp(batch, mark, finite=finite)
+                if isinstance(batch, dict):
+                    stamp(batch, mark, finite=finite)
                 yield batch
             before = time.perf_counter()
+        if self._agreement and self._streams.place.on_uneven == "drop":
+            progress.dropped += max(self._due() - progress.own - sum(progress.discarded.values()), 0)
+
+    def _spare(self) -> tuple[Any, Mark]:
+        """A batch that only fills up: the first of this rank, made anew."""
+        streams = self._streams
+        found = next(iter(streams), None)
+        if found is None or not found[1].samples:
+            raise LoaderError("This rank has no batch at all.", remedy="Use fewer ranks, or more data.")
+        batch, mark = found
+        mark.fills, mark.padding, mark.discarded, mark.dropped = True, [True] * mark.samples, {}, 0
+        return batch, mark
+
+    def _due(self) -> int:
+        """The samples that this rank's epochs have, without padding, from where its counts begin."""
+        progress, place = self._progress, self._streams.place.with_delivered(self._progress.delivered)
+        planner = planner_of(self._streams.distributor)
+        if planner is None or place.epochs is None:
+            return 0
+        plans = [
+            planner.plan(epoch, place.of(worker))
+            for epoch in range(progress.first_epoch, place.epochs)
+            for worker in range(place.workers)
+        ]
+        return sum(min(plan.own, plan.length) for plan in plans)
 
     def stats(self) -> dict[str, Any]:
         """Counts of what was delivered so far, and of what was left out, by reason.
@@ -235,13 +273,16 @@ class CosmosDataLoader(torch.utils.data.DataLoader[Any]):
             "version": VERSION,
             "identity": self.identity(),
             "dp_rank": place.rank,
-            "next_stream": progress.next_stream,
-            "streams": {str(worker): progress.streams.get(worker) for worker in range(place.workers)},
-            "delivered": encode_masks(still_needed(place.delivered, progress.streams.values())),
-            "obstacle": progress.obstacle,
-            "counts": progress.counts(),
             "distributor": self._streams.distributor.state_dict(),
+            **progress.saved(),
         }
+
+    def refuse_state(self, state: Any, *, reshard: bool = False) -> None:
+        """Raise LoaderError, by name, if `load_state_dict` would refuse this state; changes nothing."""
+        states = [state] if isinstance(state, Mapping) else state
+        refuse_states(states, self.identity(), self._streams.place.rank, reshard=reshard)
+        if reshard and not states[0]["obstacle"]:
+            self._dealt_anew(states)
 
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, reshard: bool = False
@@ -249,120 +290,49 @@ class CosmosDataLoader(torch.utils.data.DataLoader[Any]):
         """Go on from a state: the next iterator begins after what it says was delivered.
 
         With `reshard`, `state` is the list of all ranks' states, and the rest of the begun epochs is dealt
-        out to this loader's streams, nothing twice and nothing left out. Raises LoaderError if the state
-        belongs to another dataset, seed, world size, worker count or batcher, by name.
+        out to this loader's streams, nothing twice and nothing left out; counts begin at 0. Raises
+        LoaderError if the state is damaged, or belongs to another dataset, seed, world size, worker count
+        or batcher, by name; then nothing is changed. `epochs` may be another number than it was.
         """
+        self.refuse_state(state, reshard=reshard)
         states = [state] if isinstance(state, Mapping) else list(state)
-        _refuse_states(states, self.identity(), self._streams.place.rank, reshard=reshard)
-        place = self._streams.place
+        workers = self._streams.place.workers
         if any(each["obstacle"] for each in states):
             logger.warning("the stream begins anew: {}", states[0]["obstacle"])
-            self._loaded = Progress(place.workers)
-        elif reshard:
-            self._loaded = self._dealt_anew(states)
+            self._go_on(Progress(workers))
         else:
-            self._streams.place = place.with_delivered(decode_masks(states[0]["delivered"]))
-            self._loaded = Progress.restored(states[0], place.workers)
+            self._go_on(self._dealt_anew(states) if reshard else Progress.restored(states[0], workers))
         if states[0]["distributor"]:
             self._streams.distributor.load_state_dict(states[0]["distributor"])
+
+    def load_positions(self, positions: Mapping[int, Mapping[str, Any]]) -> None:
+        """Go on from positions by worker: `epoch`, and `position` of the next sample in the stream's part.
+
+        Raises LoaderError if this loader's source has no order that positions could be in.
+        """
+        if planner_of(self._streams.distributor) is None:
+            raise LoaderError(
+                f"{type(self._streams.distributor).__name__} has no positions of samples.",
+                remedy="Give the loader its own state_dict(), or use MapDistributor.",
+            )
+        begin = {"epoch": 0, "position": 0, "pending": [], "dropped": 0}
+        streams = {int(worker): {**begin, **position} for worker, position in positions.items()}
+        self._go_on(Progress(self._streams.place.workers, dict(streams)))
+
+    def _go_on(self, progress: Progress) -> None:
+        self._loaded = progress
         # Workers that persist hold the old position: the next iterator makes new ones.
         self._iterator = None
 
     def _dealt_anew(self, states: Sequence[Mapping[str, Any]]) -> Progress:
-        planner = planner_of(self._streams.distributor)
+        planner, place = planner_of(self._streams.distributor), self._streams.place
         if planner is None:
             raise LoaderError(
                 f"{type(self._streams.distributor).__name__} cannot be dealt anew: it has no fixed order.",
                 remedy="Use the same ranks and workers, or MapDistributor or SpanDistributor.",
             )
         epoch, masks = delivered_masks(states, planner)
-        place = self._streams.place.with_delivered(masks)
         if place.on_uneven == "error":
             for begun in masks:
-                planner.plan(begun, place)  # raises now, not in a worker
-        self._streams.place = place
-        return dealt_anew(place.workers, epoch)
-
-
-def _refuse_arguments(
-    batcher: SampleBatcher | None, batch_size: int | None, epochs: int | None, on_uneven: str
-) -> None:
-    if batcher is not None and batch_size is not None:
-        raise LoaderError("Both batcher= and batch_size= were given.", remedy="Give one of them.")
-    if batcher is None and batch_size is None:
-        raise LoaderError(
-            "Provide either a batcher= or a batch_size=.", remedy="batch_size=32 is the short way."
-        )
-    if epochs is not None and epochs < 1:
-        raise LoaderError(f"epochs={epochs} is less than 1.", remedy="Leave it out for endless streams.")
-    if on_uneven not in ("pad", "drop", "error"):
-        raise LoaderError(f"on_uneven={on_uneven!r} is unknown.", remedy='It is "pad", "drop" or "error".')
-
-
-def _refuse_states(
-    states: Sequence[Mapping[str, Any]], identity: Mapping[str, Any], rank: int, *, reshard: bool
-) -> None:
-    for state in states:
-        if not isinstance(state, Mapping) or state.get("version") != VERSION:
-            raise LoaderError(
-                "This is no state of a loader of this version.",
-                remedy="Give what state_dict() returned, or its list of all ranks.",
-            )
-        refuse_other(state["identity"], identity, reshard=reshard)
-    if not states or (not reshard and (len(states) != 1 or states[0]["dp_rank"] != rank)):
-        given = [state["dp_rank"] for state in states]
-        raise LoaderError(
-            f"Rank {rank} was given the states of the ranks {given}.",
-            remedy="Give each rank its own, or all of them with reshard=True.",
-        )
-
-
-def _coordinates(parallel_dims: Any) -> tuple[int, int]:
-    """(rank, world) of data parallelism."""
-    if parallel_dims is not None:
-        rank, world = parallel_dims.dp_coord
-        return int(rank), int(world)
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        world = torch.distributed.get_world_size()
-        if world > 1:
-            logger.info("data is dealt out by the global rank; give parallel_dims= for FSDP with TP or PP")
-        return torch.distributed.get_rank(), world
-    return 0, 1
-
-
-def _persistent(distributor: DataDistributor, num_workers: int, asked: bool) -> bool:
-    """Whether workers outlive an iterator: asked for, or over a map-style source, as the guide says."""
-    if num_workers == 0:
-        if asked:
-            logger.info("persistent_workers=True is ignored because num_workers=0")
-        return False
-    return asked or isinstance(distributor, MapDistributor)
-
-
-def _as_it_is(pair: Any) -> Any:
-    return pair
-
-
-def _stamp(batch: dict[str, Any], mark: Mark, *, finite: bool) -> None:
-    """Say in the batch where it comes from."""
-    count = mark.samples
-    batch["sample_worker_id"] = torch.full((count,), mark.worker)
-    batch["sample_epoch"] = torch.full((count,), mark.epoch)
-    batch["sample_index"] = torch.full((count,), mark.position)
-    if mark.behind:
-        batch["sample_pending"] = torch.full((count,), mark.behind)
-    if finite:
-        padding = mark.padding or [False] * count
-        batch["is_padding"] = torch.tensor(padding)
-
-
-@contextmanager
-def _own_generators() -> Iterator[None]:
-    """Give the global generators back as they were: in the main process they are the trainer's."""
-    python, numpy, ours = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.default_generator.set_state(ours)
+                planner.plan(begun, place.with_delivered(masks))  # raises now, not in a worker
+        return dealt_anew(place.workers, epoch, masks)

@@ -10,7 +10,7 @@ import base64
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,11 +31,27 @@ __all__ = [
     "decode_masks",
     "delivered_masks",
     "encode_masks",
+    "refuse_broken",
     "refuse_other",
+    "refuse_states",
     "still_needed",
 ]
 
 VERSION = 1
+_KEYS = frozenset(
+    (
+        "version",
+        "identity",
+        "dp_rank",
+        "next_stream",
+        "streams",
+        "delivered",
+        "first_epoch",
+        "obstacle",
+        "counts",
+        "distributor",
+    )
+)
 
 # What may differ where the rest of an epoch is dealt out anew.
 _DEALT_ANEW = ("batcher", "dp_world_size", "num_workers", "on_uneven")
@@ -56,17 +72,22 @@ class Progress:
     tokens: int = 0
     capacity: int = 0
     discarded: Counter[str] = field(default_factory=Counter)
+    first_epoch: int = 0
+    delivered: dict[int, Mask] = field(default_factory=dict)
+    """What was given out of which epochs before the rest was dealt anew."""
 
     def note(self, mark: Mark) -> None:
         """Take in the mark of a batch that is being delivered, or of a stream's end."""
-        self.streams[mark.worker] = mark.state
-        self.obstacle = mark.obstacle
+        if not mark.fills:
+            self.streams[mark.worker] = mark.state
+            self.obstacle = mark.obstacle
         if mark.discarded:
             self.discarded.update(mark.discarded)
         self.dropped += mark.dropped
         if not mark.samples:
             return
-        self.next_stream = (mark.worker + 1) % self.workers
+        if not mark.fills:
+            self.next_stream = (mark.worker + 1) % self.workers
         self.batches += 1
         self.samples += mark.samples
         if mark.padding:
@@ -87,19 +108,99 @@ class Progress:
             "discarded": dict(self.discarded),
         }
 
+    @property
+    def own(self) -> int:
+        """Samples that were delivered, without padding."""
+        return self.samples - self.padding
+
+    def saved(self) -> dict[str, Any]:
+        """The part of a state that is this progress."""
+        return {
+            "next_stream": self.next_stream,
+            "streams": {str(worker): self.streams.get(worker) for worker in range(self.workers)},
+            "first_epoch": self.first_epoch,
+            "delivered": encode_masks(still_needed(self.delivered, self.streams.values())),
+            "obstacle": self.obstacle,
+            "counts": self.counts(),
+        }
+
+    def copy(self) -> Progress:
+        """What workers begin from; this one goes on."""
+        return replace(self, streams=dict(self.streams), discarded=Counter(self.discarded))
+
+    def again(self) -> Progress:
+        """From the beginning once more, counting on."""
+        counts = {**self.counts(), "discarded": Counter(self.discarded)}
+        return Progress(self.workers, **counts)
+
     @classmethod
     def restored(cls, state: Mapping[str, Any], workers: int) -> Progress:
         """The progress that a state of this very loader tells of."""
         counts = dict(state["counts"])
         streams = {int(worker): position for worker, position in state["streams"].items()}
         discarded: Counter[str] = Counter(counts.pop("discarded"))
-        return cls(workers, streams, state["next_stream"], discarded=discarded, **counts)
+        return cls(
+            workers,
+            streams,
+            state["next_stream"],
+            discarded=discarded,
+            first_epoch=state["first_epoch"],
+            delivered=decode_masks(state["delivered"]),
+            **counts,
+        )
 
 
-def dealt_anew(workers: int, epoch: int) -> Progress:
+def dealt_anew(workers: int, epoch: int, delivered: Mapping[int, Mask]) -> Progress:
     """The progress of a rank whose streams begin with what is left of `epoch`; counts begin at 0."""
     start = {"epoch": epoch, "position": 0, "pending": [], "dropped": 0}
-    return Progress(workers, {worker: dict(start) for worker in range(workers)})
+    streams: dict[int, dict[str, Any] | None] = {worker: dict(start) for worker in range(workers)}
+    return Progress(workers, streams, first_epoch=epoch, delivered=dict(delivered))
+
+
+def refuse_broken(state: Any) -> None:
+    """Raise LoaderError if `state` is not what a loader's `state_dict()` gives."""
+    if not isinstance(state, Mapping) or state.get("version") != VERSION:
+        raise LoaderError(
+            "This is no state of a loader of this version.",
+            remedy="Give what state_dict() returned, or with reshard=True the list of all ranks.",
+        )
+    missing = sorted(_KEYS - state.keys())
+    streams: Any = state.get("streams")
+    workers = dict(state.get("identity") or {}).get("num_workers", 0)
+    sound = isinstance(streams, Mapping) and sorted(streams) == sorted(map(str, range(workers)))
+    if missing or not sound or not all(each is None or _is_position(each) for each in streams.values()):
+        found = f"it lacks {', '.join(missing)}" if missing else f"its streams are {streams!r:.80}"
+        raise LoaderError(
+            f"The saved state is damaged: {found}.", remedy="Load another checkpoint, or begin anew."
+        )
+
+
+def _is_position(state: Any) -> bool:
+    """Whether it could be a stream's position: a planned source's, an iterable's or a mixture's."""
+    kinds = (
+        {"epoch", "position", "pending", "dropped"},
+        {"source", "seen", "number"},
+        {"generator", "order"},
+    )
+    return isinstance(state, Mapping) and any(kind <= state.keys() for kind in kinds)
+
+
+def refuse_states(states: Any, identity: Mapping[str, Any], rank: int, *, reshard: bool) -> None:
+    """Raise LoaderError if a loader of this identity and rank cannot go on from these states."""
+    if not isinstance(states, Sequence) or not states:
+        raise LoaderError(
+            f"A state was expected, not {states!r:.60}.",
+            remedy="Give what state_dict() returned, or with reshard=True the list of all ranks.",
+        )
+    for state in states:
+        refuse_broken(state)
+        refuse_other(state["identity"], identity, reshard=reshard)
+    given = [state["dp_rank"] for state in states]
+    if not reshard and given != [rank]:
+        raise LoaderError(
+            f"Rank {rank} was given the states of the ranks {given}.",
+            remedy="Give each rank its own, or all of them with reshard=True.",
+        )
 
 
 def refuse_other(saved: Mapping[str, Any], here: Mapping[str, Any], *, reshard: bool) -> None:
@@ -171,7 +272,8 @@ def delivered_masks(states: Sequence[Mapping[str, Any]], planner: Planner) -> tu
     _refuse_incomplete([state["dp_rank"] for state in states], world)
     for state in states[1:]:
         refuse_other(state["identity"], states[0]["identity"], reshard=False)
-    masks = decode_masks(states[0]["delivered"])
+    # A rank whose streams have left an epoch behind no longer has its mask; the others have the same one.
+    masks = {epoch: mask for state in states for epoch, mask in decode_masks(state["delivered"]).items()}
     streams = [_Stream(state, worker, masks) for state in states for worker in state["streams"]]
     first = min(stream.first_epoch for stream in streams)
     last = max(stream.epoch for stream in streams)

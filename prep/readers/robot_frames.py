@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from prep.errors import EnvironmentLacksError, PrepError, UsageError
+from prep.errors import PrepError, UsageError
+from prep.readers.robot_torchcodec import TorchcodecVideo, load_torchcodec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,10 +46,7 @@ _SURELY_BEFORE: Final = 2
 """Frames by which a frame must lie before the wanted one to be passed over undecoded if none refers to it."""
 _PASS_OVER: Final = frozenset(("h264",))
 """Decoders that heed from packet to packet whether to pass over; dav1d only when it begins."""
-_AT_ONCE: Final = 8
-"""Frames that torchcodec decodes at once."""
 _EDGE: Final = 1e-6
-_INSTALL: Final = "pip install 'cosmos-prep[torch]'"
 
 
 class _Video(Protocol):
@@ -78,21 +76,7 @@ def decoder_name(decoder: Decoder) -> str:
         return pyav_name()
     if decoder != "torchcodec":
         raise UsageError(f"There is no decoder {decoder!r}.", remedy="Give pyav or torchcodec.")
-    module = _torchcodec()
-    return f"torchcodec {module.__version__}"
-
-
-def _torchcodec() -> Any:
-    try:
-        import torchcodec
-        import torchcodec.decoders
-    except (ImportError, RuntimeError, OSError) as error:  # its libraries fail in each of these ways
-        why = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise EnvironmentLacksError(
-            f"torchcodec cannot be loaded: {why}.",
-            remedy=f"{_INSTALL}, and FFmpeg's shared libraries; or take the decoder pyav.",
-        ) from error
-    return torchcodec
+    return f"torchcodec {load_torchcodec().__version__}"
 
 
 class FrameCache:
@@ -191,9 +175,9 @@ class _NoFrameError(Exception):
 def _open(path: Path, decoder: Decoder) -> _Video:
     import av
 
-    codec = _torchcodec() if decoder == "torchcodec" else None
+    codec = load_torchcodec() if decoder == "torchcodec" else None
     try:
-        return _PyavVideo(path) if codec is None else _TorchcodecVideo(path, codec)
+        return _PyavVideo(path) if codec is None else TorchcodecVideo(path, codec)
     except (OSError, av.FFmpegError, RuntimeError, ValueError, _NoFrameError) as error:
         raise _unreadable(path, error) from error
 
@@ -227,17 +211,19 @@ class _PyavVideo:
     def take(self, numbers: Sequence[int]) -> Iterator[tuple[Picture, float]]:
         """The frames shown at number / rate seconds, and when each began."""
         for frame in self._each(numbers):
-            picture: Any = self._reformatter.reformat(frame, format="rgb24").to_ndarray()
-            yield picture, self._began(frame)
+            yield self._converted(frame, "rgb24").to_ndarray(), self._began(frame)
+
+    def _converted(self, frame: VideoFrame, form: str) -> Any:
+        return self._reformatter.reformat(frame, format=form, **_one_thread())
 
     def planes(self, numbers: Sequence[int]) -> Iterator[tuple[Planes, float]]:
         """The same as planes: made as such where that gives the same bytes, which takes half the time."""
         for frame in self._each(numbers):
             form = frame.format.name, frame.width, frame.height, frame.colorspace, frame.color_range
             if _is_planar_exact(*form):
-                yield _planes_of(self._reformatter.reformat(frame, format="gbrp")), self._began(frame)
+                yield _planes_of(self._converted(frame, "gbrp")), self._began(frame)
             else:
-                picture: Any = self._reformatter.reformat(frame, format="rgb24").to_ndarray()
+                picture = self._converted(frame, "rgb24").to_ndarray()
                 yield (picture[..., 0], picture[..., 1], picture[..., 2]), self._began(frame)
 
     def close(self) -> None:
@@ -352,32 +338,23 @@ def _is_planar_exact(name: str, width: int, height: int, colorspace: int, color_
     for plane in frame.planes:
         plane.update(noise.bytes(plane.buffer_size))
     convert = VideoReformatter().reformat
-    pixels: Any = convert(frame, format="rgb24").to_ndarray()
-    planes = _planes_of(VideoReformatter().reformat(frame, format="gbrp"))
+    pixels: Any = convert(frame, format="rgb24", **_one_thread()).to_ndarray()
+    planes = _planes_of(convert(frame, format="gbrp", **_one_thread()))
     return all(bool((pixels[..., at] == plane).all()) for at, plane in enumerate(planes))
 
 
-class _TorchcodecVideo:
-    """A video that torchcodec decodes, opened as the reference opens it."""
+@functools.cache
+def _one_thread() -> dict[str, Any]:
+    """What makes a scaler of this PyAV use no threads of its own.
 
-    decoded = 0
+    Threads do not come along in a fork: a process that inherits such a scaler waits for them for ever when
+    it lets it go. Older versions have neither the option nor the threads.
+    """
+    from av import VideoFrame
+    from av.video.reformatter import VideoReformatter
 
-    def __init__(self, path: Path, torchcodec: Any) -> None:
-        self._decoder = torchcodec.decoders.VideoDecoder(
-            str(path), seek_mode="approximate", dimension_order="NHWC", num_ffmpeg_threads=1
-        )
-        self.rate = float(self._decoder.metadata.average_fps)
-
-    def take(self, numbers: Sequence[int]) -> Iterator[tuple[Picture, float]]:
-        """The frames by number, and when each is shown."""
-        batch = self._decoder.get_frames_at(indices=list(numbers))
-        yield from zip(batch.data.numpy(), batch.pts_seconds.tolist(), strict=True)
-
-    def planes(self, numbers: Sequence[int]) -> Iterator[tuple[Planes, float]]:
-        """The same, each frame as its planes; few frames are in memory at once."""
-        for first in range(0, len(numbers), _AT_ONCE):
-            for picture, shown in self.take(numbers[first : first + _AT_ONCE]):
-                yield (picture[..., 0], picture[..., 1], picture[..., 2]), shown
-
-    def close(self) -> None:
-        self._decoder = None
+    try:
+        VideoReformatter().reformat(VideoFrame(2, 2, "rgb24"), format="gbrp", threads=1)
+    except TypeError:
+        return {}
+    return {"threads": 1}

@@ -169,9 +169,6 @@ def test_a_state_of_another_loader_is_refused_through_the_callback_too():
         CosmosDataLoaderStateCallback(loader=loader_of("map", "simple")).load_state_dict(first.state_dict())
 
 
-@pytest.mark.xfail(
-    reason="an iterable's batches are stamped, and its positions meant for no one are set", strict=True
-)
 def test_the_positions_of_an_iterable_reach_no_other_loader():
     records = [{"number": number} for number in range(9)]
     callback = CosmosDataLoaderStateCallback()
@@ -180,7 +177,6 @@ def test_the_positions_of_an_iterable_reach_no_other_loader():
     assert next(iter(loader_of("in order", "one")))["numbers"] == [0]
 
 
-@pytest.mark.xfail(reason="workers that persist never see the environment, which is emptied", strict=True)
 def test_a_loader_that_ran_before_takes_its_position_from_the_environment():
     loader = loader_of("in order", "one", workers=1)
     callback = CosmosDataLoaderStateCallback()

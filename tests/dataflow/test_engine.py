@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from prep.dataflow.base import LoaderError, RawItemProcessor, SampleBatcher, SkipSample
 from prep.dataflow.batchers import SimpleBatcher
 from prep.dataflow.combined import cursor_of
-from prep.dataflow.cursors import IterableCursor, MixtureCursor
+from prep.dataflow.cursors import MixtureCursor
 from prep.dataflow.distributors import IterableDistributor, MapDistributor
 from prep.dataflow.engine import Engine, Roles, sample_seed
+from prep.dataflow.iterables import IterableCursor, Source
 from prep.dataflow.plans import Place
 from prep.dataflow.processors import IdentityProcessor
 from tests.dataflow.sources import (
@@ -208,7 +209,7 @@ def test_a_failing_item_is_named():
 
 
 def test_an_iterable_without_state_says_so():
-    cursor = IterableCursor(iter([{"number": 1}]), Place())
+    cursor = IterableCursor(Source(iter([{"number": 1}])), Place())
     cursor.advance()
     assert cursor.state([]) is None
     assert "no state_dict" in cursor.obstacle
@@ -225,7 +226,7 @@ def test_a_mixture_names_the_source_that_has_no_position():
 
 
 def test_a_mixture_of_nothing_is_an_error_not_a_spin():
-    mixed = MixtureCursor(["empty"], [IterableCursor([], Place())], [1.0], 0)
+    mixed = MixtureCursor(["empty"], [IterableCursor(Source([]), Place())], [1.0], 0)
     with pytest.raises(LoaderError, match="'empty' of the mixture has no item"):
         mixed.advance()
 
@@ -237,9 +238,9 @@ def test_states_are_plain_json_and_small():
 
 
 def test_a_restarted_source_begins_from_its_own_start():
-    cursor = IterableCursor(Resumable(4), Place())
+    cursor = IterableCursor(Source(Resumable(4)), Place())
     assert [cursor.read(cursor.advance())["number"] for _ in range(3)] == [0, 1, 2]
-    other = IterableCursor(Resumable(4), Place())
+    other = IterableCursor(Source(Resumable(4)), Place())
     other.restore(cursor.state([]))
     assert other.read(other.advance())["number"] == 3
     other.restart()

@@ -377,7 +377,6 @@ def test_9_the_reasoners_recipes(streamed):
     assert [int((batch["input_ids"] != 0).sum()) for batch in batches] == [n * 5 % 12 + 1 for n in range(10)]
 
 
-@pytest.mark.xfail(reason="stamps are added for sources whose batches have none in the guide", strict=True)
 def test_3_a_streams_batch_has_the_collators_keys_only():
     loader = CosmosDataLoader(IterableDistributor(Chunk(1, 2).samples), batch_size=2)
     assert set(next(iter(loader))) == {"n"}

@@ -12,8 +12,9 @@ import av
 import numpy as np
 import pytest
 
-from prep.errors import PrepError, UsageError
+from prep.errors import EnvironmentLacksError, PrepError, UsageError
 from prep.readers.robot_frames import FrameCache, decoder_name
+from prep.readers.robot_torchcodec import load_torchcodec
 from tests.clips import make_clip, picture
 
 RATE, FRAMES, TOLERANCE = 10, 60, 2e-4
@@ -160,7 +161,10 @@ def test_the_decoder_is_named() -> None:
 
 
 def test_torchcodec_gives_the_same_frames(tmp_path: Path) -> None:
-    pytest.importorskip("torchcodec", reason="the second decoder is the extra [torch]")
+    try:
+        load_torchcodec()
+    except EnvironmentLacksError as error:
+        pytest.skip(error.message)
     path = clip(tmp_path / "clip.mp4", "libx264", 12)
     ours = FrameCache().take(path, at(range(20, 30)), TOLERANCE)
     theirs = FrameCache("torchcodec").take(path, at(range(20, 30)), TOLERANCE)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,8 @@ from tests.robots import DROID, LIBERO, make_root
 torch = pytest.importorskip("torch", reason="workers are those of torch's DataLoader")
 
 WINDOWS = 200
+PATIENCE = 60
+"""Seconds after which a worker that gives nothing hangs: torch then raises, where it would wait for ever."""
 STARTS = [(0, None), (1, "fork"), (1, "spawn"), (2, "fork"), (2, "spawn")]
 
 
@@ -101,12 +105,12 @@ class Reordered:
         return iter(self.order)
 
 
-def open_paths(below: Path) -> list[str]:
-    """Videos and frame tables of a dataset that this process holds open or mapped."""
+def open_paths(made: Path) -> Counter[str]:
+    """Videos and frame tables of a dataset that this process holds open or mapped, by how often."""
+    folder = next(parent for parent in made.parents if parent.name == "out").parent.resolve()
     maps = [line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
     held = [*descriptors().values(), *maps]
-    folder = below.resolve().parents[1]  # the dataset links to the tree that lies beside it
-    return [path for path in held if str(folder) in path and path.endswith((".mp4", ".parquet"))]
+    return Counter(path for path in held if str(folder) in path and path.endswith((".mp4", ".parquet")))
 
 
 def descriptors() -> dict[str, str]:
@@ -115,6 +119,11 @@ def descriptors() -> dict[str, str]:
         if entry.is_symlink():  # the listing's own is closed by now
             found[entry.name] = str(entry.readlink())
     return found
+
+
+def tasks() -> list[str]:
+    """The threads of this process."""
+    return sorted(each.name for each in Path("/proc/self/task").iterdir())
 
 
 @pytest.mark.slow
@@ -130,6 +139,7 @@ def test_two_hundred_windows_twice_are_the_same_bytes(
         num_workers=workers,
         multiprocessing_context=start,
         persistent_workers=start == "spawn",  # forks of the second time inherit a reader in use
+        timeout=PATIENCE if workers else 0,
     )
     orders = []
     for _ in range(2):
@@ -148,7 +158,13 @@ def test_each_window_of_a_batch_keeps_its_own_pictures(
 ) -> None:
     """A batch holds more windows at once than the arrays that a reader uses again."""
     places = list(direct)[::7]
-    loader = torch.utils.data.DataLoader(opened(made), batch_size=6, sampler=places, num_workers=workers)
+    loader = torch.utils.data.DataLoader(
+        opened(made),
+        batch_size=6,
+        sampler=places,
+        num_workers=workers,
+        timeout=PATIENCE if workers else 0,
+    )
     found = [
         digests({name: values[at] for name, values in batch.items()})
         for batch in list(loader)
@@ -157,19 +173,24 @@ def test_each_window_of_a_batch_keeps_its_own_pictures(
     assert found == [direct[place] for place in places]
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are read from /proc")
 def test_nothing_is_open_before_the_workers_read(made: Path) -> None:
     opened(made)  # what a first import opens is not the reader's
-    before = descriptors(), sum(1 for _ in Path("/proc/self/task").iterdir())
+    gc.collect()
+    before, threads, paths = descriptors(), tasks(), open_paths(made)
     reader = opened(made)
-    loader = torch.utils.data.DataLoader(reader, batch_size=None, sampler=[3, 40, 9], num_workers=1)
-    assert (descriptors(), sum(1 for _ in Path("/proc/self/task").iterdir())) == before
-    assert open_paths(made) == []
+    loader = torch.utils.data.DataLoader(
+        reader, batch_size=None, sampler=[3, 40, 9], num_workers=1, timeout=PATIENCE
+    )
+    assert (descriptors(), tasks()) == (before, threads)
+    assert open_paths(made) == paths
     assert len(list(loader)) == 3
-    assert open_paths(made) == []
+    assert open_paths(made) == paths
     reader[3]
-    assert any(path.endswith(".mp4") for path in open_paths(made))
+    assert any(path.endswith(".mp4") for path in open_paths(made) - paths)
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are read from /proc")
 def test_a_reader_pickles_small_before_and_after_use(made: Path) -> None:
     reader = opened(made)
     fresh = pickle.dumps(reader)
@@ -180,5 +201,5 @@ def test_a_reader_pickles_small_before_and_after_use(made: Path) -> None:
     assert max(len(fresh), len(used)) < 10_000
     before = descriptors()
     copies = [pickle.loads(fresh), pickle.loads(used)]
-    assert descriptors() == before
+    assert descriptors().items() <= before.items()  # fewer where a reader of another test is collected
     assert all(digests(copy[5]) == digests(reader[5]) for copy in copies)

@@ -16,14 +16,15 @@ import pytest
 from av.video.reformatter import VideoReformatter
 
 import prep
+from prep.errors import EnvironmentLacksError
+from prep.readers.robot_torchcodec import load_torchcodec
 from tests.commands import PROJECT
 from tests.robot_fixture import prepare_fixture
 
 try:
-    from torchcodec.decoders import VideoDecoder
-except (ImportError, RuntimeError, OSError) as error:  # its libraries fail in each of these ways
-    why = str(error).strip().partition("\n")[0]
-    pytest.skip(f"torchcodec cannot be loaded: {why}", allow_module_level=True)
+    VideoDecoder = load_torchcodec().decoders.VideoDecoder
+except EnvironmentLacksError as error:
+    pytest.skip(error.message, allow_module_level=True)
 
 CLIPS = (
     *(f"gradio/{name}" for name in ("a.mp4", "b.avi", "world.mp4")),

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from prep.errors import EnvironmentLacksError
+from prep.readers.robot_torchcodec import load_torchcodec
 
 __all__ = ["CONVERSATIONS", "LEROBOT", "MODEL_INPUT", "ROBOT", "SFT", "require"]
 
@@ -55,6 +56,8 @@ def require(reference: str, needed: Mapping[str, str]) -> None:
     """
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if not missing:
+        if "torchcodec" in needed:
+            load_torchcodec()  # installed, it may still find no FFmpeg
         return
     packages = [needed[name] for name in missing]
     plain = [each for each in packages if each != _LEROBOT]

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from prep.comparison import Side, compare, diff
+from prep.errors import EnvironmentLacksError
+from prep.readers.robot_torchcodec import load_torchcodec
 from prep.upstream.adapters.lerobot import OurRows
 from prep.upstream.adapters.reasoning import DaftReasoning, OurReasoning
 from prep.upstream.adapters.requirements import LEROBOT, MODEL_INPUT, ROBOT
@@ -31,6 +33,11 @@ def need(modules: Mapping[str, str], *, upstream: bool = False) -> None:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"the reference needs {', '.join(missing)}")
+    if "torchcodec" in modules:
+        try:
+            load_torchcodec()
+        except EnvironmentLacksError as error:
+            pytest.skip(error.message)
     lock = load_lock()
     if upstream and any(local_copy(lock, entry.path) is None for entry in lock.files):
         pytest.skip("upstream's files are not here: run `prep vendor sync`")
