@@ -12,7 +12,7 @@ import numpy as np
 from prep.audit_streams import LONG, Expected, Given, Layout, Loading, Run, items_at
 from prep.dataflow.base import LoaderError
 from prep.dataflow.plans import EpochPlan, Place
-from prep.dataflow.state import delivered_masks
+from prep.dataflow.resharding import delivered_masks
 from prep.progress import counted
 
 if TYPE_CHECKING:

@@ -226,7 +226,9 @@ def compare(
     if not places:
         raise UsageError(
             f"There is no sample to compare: {ours.name} has {lengths[0]}, {reference.name} {lengths[1]}.",
-            remedy="Give a reference of the same dataset.",
+            remedy="Give a reference of the same dataset."
+            if max(lengths)
+            else "It is empty: take another --index, or prepare it with more data.",
         )
     run = _Run(result, tuple(fields), dict(atol or {}), png)
     for place in places:

@@ -31,8 +31,8 @@ class SimpleBatcher(SampleBatcher):
 
     def __init__(self, batch_size: int, drop_last: bool = False) -> None:
         _at_least("batch_size", batch_size, 1, "Give the number of samples in a batch.")
-        self.batch_size = batch_size
-        self.drop_last = drop_last
+        self.batch_size = int(batch_size)
+        self.drop_last = bool(drop_last)
         self.draws_exactly = type(self).batches is SimpleBatcher.batches
 
     def batches(self, samples: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

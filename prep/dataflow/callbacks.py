@@ -7,6 +7,7 @@ Without it, it does what the guide describes: it reads the stamps of the batches
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -78,13 +79,14 @@ class CosmosDataLoaderStateCallback:
             worker: {"epoch": epoch, "index": index} for worker, (epoch, index) in self.positions.items()
         }
         if self._loader is not None:
-            found[_EXACT] = self._loader.state_dict()
+            # One text: a checkpoint that takes mappings apart looks for the keys of a fresh loader.
+            found[_EXACT] = json.dumps(self._loader.state_dict())
         return found
 
     def refuse_state(self, state_dict: Mapping[Any, Any]) -> None:
         """Raise LoaderError if the loader would refuse this state; changes nothing."""
         if self._loader is not None and _EXACT in state_dict:
-            self._loader.refuse_state(state_dict[_EXACT])
+            self._loader.refuse_state(json.loads(state_dict[_EXACT]))
 
     def load_state_dict(self, state_dict: Mapping[Any, Any]) -> None:
         """Go on from a state of this callback, or of the guide's own.
@@ -99,7 +101,7 @@ class CosmosDataLoaderStateCallback:
         }
         if self._loader is not None:
             if _EXACT in state_dict:
-                self._loader.load_state_dict(state_dict[_EXACT])
+                self._loader.load_state_dict(json.loads(state_dict[_EXACT]))
             elif self.positions:
                 self._loader.load_positions(
                     {

@@ -84,15 +84,19 @@ class RankPartitionedDistributor(Streaming):
 
     def refuse(self, place: Place) -> None:
         """Raise LoaderError if the dataset of this rank cannot be dealt out, or not for finite epochs."""
-        name, shard_rank, shard_world_size = self.chosen(place.rank, place.world)
-        dealt = self._dealt(self._source(name).iterable)
-        if dealt is not None:
-            dealt.refuse_uneven(replace(place, rank=shard_rank, world=shard_world_size))
-        elif place.epochs is not None:
-            raise LoaderError(
-                f"epochs= needs datasets of known length; {name!r} shards itself.",
-                remedy="Leave epochs= out, or give map-style datasets.",
-            )
+        own, _, _ = self.chosen(place.rank, place.world)
+        for name, share in self.allocation(place.world).items():
+            # Every rank looks at all datasets that are there, so that none waits for one that has refused.
+            if name != own and _is_made_later(self._entries[name]["dataset"]):
+                continue
+            dealt = self._dealt(self._source(name).iterable)
+            if dealt is not None:
+                dealt.refuse_uneven(replace(place, rank=0, world=share))
+            elif place.epochs is not None:
+                raise LoaderError(
+                    f"epochs= needs datasets of known length; {name!r} shards itself.",
+                    remedy="Leave epochs= out, or give map-style datasets.",
+                )
 
     def _dealt(self, dataset: Any) -> MapDistributor | None:
         """What deals a map-style dataset out; None for one that shards itself."""
@@ -107,7 +111,7 @@ class RankPartitionedDistributor(Streaming):
         """The dataset of a name, made once if it is given as a function or a class."""
         if name not in self._made:
             given = self._entries[name]["dataset"]
-            made = given() if isinstance(given, type) or not _is_dataset(given) else given
+            made = given() if _is_made_later(given) else given
             if isinstance(made, Mapping):
                 raise LoaderError(
                     f"The dataset {name!r} is a mapping with the keys {', '.join(map(str, list(made)[:4]))}.",
@@ -183,7 +187,7 @@ def cursor_of(source: DataDistributor, place: Place) -> Cursor:
     if found is not None:
         return found
     coordinates = (place.rank, place.world, place.worker, place.workers)
-    reason = f"{type(source).__name__} has stream() and no cursor()"
+    reason = f"{type(source).__name__} has stream() and no cursor(), and workers tell nothing of their copies"
     return StreamCursor(lambda: source.stream(*coordinates), Source((), obstacle=reason), place)
 
 
@@ -242,13 +246,14 @@ def _allocate(ratios: Sequence[float], world: int) -> list[int]:
     return shares
 
 
-def _is_dataset(candidate: Any) -> bool:
-    return hasattr(candidate, "__getitem__") or hasattr(candidate, "__iter__")
+def _is_made_later(given: Any) -> bool:
+    """Whether it is a function or class that makes the dataset."""
+    return isinstance(given, type) or not (hasattr(given, "__getitem__") or hasattr(given, "__iter__"))
 
 
 def _given_identity(dataset: Any) -> dict[str, Any]:
     """What names a dataset that is given, or the function that makes it."""
-    if isinstance(dataset, type) or not _is_dataset(dataset):
+    if _is_made_later(dataset):
         return {"made by": getattr(dataset, "__qualname__", type(dataset).__name__)}
     count = {"count": len(dataset)} if hasattr(dataset, "__len__") else {}
     return {"dataset": dataset_identity(dataset), **count}

@@ -11,12 +11,12 @@ import base64
 import random
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from prep.dataflow.base import LoaderError
+from prep.dataflow.base import LoaderError, SkipSample
 from prep.dataflow.plans import EpochPlan, Place, Planner
 
 __all__ = ["Cursor", "MapCursor", "MixtureCursor", "Origin"]
@@ -128,15 +128,23 @@ class MapCursor(Cursor):
         plan = self._plans.get(ticket[0]) or self._plan(ticket[0])
         return self._dataset[plan.at(ticket[1])]
 
-    def items(self) -> Iterator[Any]:
-        """The items from here to the end: `advance` and `read`, a whole epoch at a time."""
+    def items(self, skipped: Callable[[SkipSample], None]) -> Iterator[Any]:
+        """The items from here to the end: `advance` and `read`, a whole epoch at a time.
+
+        `skipped` is told of the items that the dataset itself leaves out.
+        """
         dataset = self._dataset
         while True:
             try:
                 first = self.advance()
             except StopIteration:
                 return
-            yield self.read(first)
+            try:
+                item = self.read(first)
+            except SkipSample as skip:
+                skipped(skip)
+            else:
+                yield item
             if self._again or self._length is None:
                 continue
             at = self._plan(self._epoch).at
@@ -144,6 +152,9 @@ class MapCursor(Cursor):
                 self._position = position + 1
                 try:
                     item = dataset[at(position)]
+                except SkipSample as skip:
+                    skipped(skip)
+                    continue
                 except Exception as error:
                     error.add_note(f"at item {at(position)} of epoch {self._epoch}, position {position}")
                     raise

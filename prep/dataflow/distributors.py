@@ -6,9 +6,12 @@ the training framework's stream of whole episodes, with a position that can be s
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from prep.dataflow.base import DataDistributor, LoaderError
 from prep.dataflow.cursors import Cursor, MapCursor
@@ -147,9 +150,9 @@ class MapDistributor(Planned):
     def __init__(self, dataset: Any, seed: int = 0, shuffle: bool = True, name: str = "") -> None:
         self._dataset = dataset
         self._name = name
-        self._shuffle = shuffle
-        self.seed = seed
-        self._planner = MapPlanner(_length(dataset), seed=seed, shuffle=shuffle)
+        self._shuffle = bool(shuffle)
+        self.seed = int(seed)
+        self._planner = MapPlanner(_length(dataset), seed=self.seed, shuffle=self._shuffle)
 
     def fingerprint(self) -> Mapping[str, Any]:
         """What a saved position belongs to."""
@@ -181,13 +184,13 @@ class SpanDistributor(Planned):
         blocks = _blocks(dataset) if spans is None else list(spans)
         self._dataset = dataset
         self._name = name
-        self._shuffle = shuffle
-        self.seed = seed
+        self._shuffle = bool(shuffle)
+        self.seed = int(seed)
         planner = SpanPlanner(
             [int(first) for first, _ in blocks],
             [int(count) for _, count in blocks],
-            seed=seed,
-            shuffle=shuffle,
+            seed=self.seed,
+            shuffle=self._shuffle,
         )
         _refuse_outside(planner, _length(dataset))
         self._planner: SpanPlanner = planner
@@ -201,7 +204,7 @@ class SpanDistributor(Planned):
             "distributor": "SpanDistributor",
             "dataset": dataset_identity(self._dataset),
             "count": self._planner.count,
-            "spans": self._planner.spans,
+            "spans": self._planner.digest(),
             "seed": self.seed,
             "shuffle": self._shuffle,
         }
@@ -239,9 +242,16 @@ def _refuse_outside(planner: SpanPlanner, count: int) -> None:
 
 
 def dataset_identity(dataset: Any) -> str:
-    """What names the data, where it tells: a prepared dataset's id, a fingerprint, else its class."""
-    for attribute in ("dataset_id", "fingerprint", "_fingerprint"):
+    """What names the data, where it tells: its `fingerprint`, a prepared dataset's id, else its class.
+
+    A torch Subset is told by what it is of, and by which items.
+    """
+    for attribute in ("fingerprint", "dataset_id", "_fingerprint"):
         value = getattr(dataset, attribute, None)
         if isinstance(value, str):
             return value
+    inner, indices = getattr(dataset, "dataset", None), getattr(dataset, "indices", None)
+    if inner is not None and indices is not None:
+        chosen = hashlib.sha256(np.asarray(list(indices), np.int64).tobytes()).hexdigest()[:16]
+        return f"{dataset_identity(inner)} at {chosen}"
     return type(dataset).__name__

@@ -135,7 +135,7 @@ class Engine:
             return batcher.batches(self._tagged()), self._finish_tagged
         if self._bare and isinstance(cursor, MapCursor):
             # Nothing to do for a sample by itself: the whole batch ends at the last ticket drawn.
-            return batcher.batches(cursor.items()), lambda group: (group, [cursor.last])
+            return batcher.batches(cursor.items(self._skipped)), lambda group: (group, [cursor.last])
         return batcher.batches(self._samples()), self._finish_exact
 
     def _left_over(self) -> Mark | None:
@@ -157,8 +157,7 @@ class Engine:
             try:
                 sample = self._made(ticket)
             except SkipSample as skip:
-                self._refuse_skip(skip)
-                self._discarded[skip.reason] += 1
+                self._skipped(skip)
                 continue
             except Exception as error:
                 origin = cursor.origin(ticket)
@@ -167,7 +166,8 @@ class Engine:
             since.append(ticket)
             yield sample
 
-    def _refuse_skip(self, skip: SkipSample) -> None:
+    def _skipped(self, skip: SkipSample) -> None:
+        self._discarded[skip.reason] += 1
         if not self._may_skip:
             raise LoaderError(
                 f"An item was skipped ({skip.reason}) in finite epochs: the ranks would end apart.",

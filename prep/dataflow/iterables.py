@@ -161,23 +161,24 @@ class StreamCursor(IterableCursor):
 def _unsharded(iterable: Iterable[Any]) -> Iterator[Any]:
     """The items of the whole source, in a DataLoader's worker too.
 
-    A source that looks at torch's worker info takes every n-th item (or shard) by itself; dealing those
-    out once more would lose all others without a word.
+    A source that looks at torch's worker info takes every n-th item (or shard) by itself, at its beginning
+    or at any item; dealing those out once more would lose all others without a word.
     """
-    workers = sys.modules.get("torch.utils.data._utils.worker")
-    info = getattr(workers, "_worker_info", None)
-    if workers is None or info is None:
+    workers: Any = sys.modules.get("torch.utils.data._utils.worker")
+    if workers is None or workers._worker_info is None:
         yield from iterable
         return
-    workers._worker_info = None  # type: ignore[attr-defined]
-    try:
-        iterator = iter(iterable)
-        first = next(iterator, _END)
-    finally:
-        workers._worker_info = info  # type: ignore[attr-defined]
-    if first is not _END:
-        yield first
-        yield from iterator
+    info, iterator = workers._worker_info, None
+    while True:
+        workers._worker_info = None
+        try:
+            iterator = iter(iterable) if iterator is None else iterator
+            item = next(iterator, _END)
+        finally:
+            workers._worker_info = info
+        if item is _END:
+            return
+        yield item
 
 
 _END = object()

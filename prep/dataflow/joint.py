@@ -9,7 +9,7 @@ import numpy as np
 
 from prep.dataflow.base import LoaderError
 from prep.dataflow.loader import CosmosDataLoader
-from prep.dataflow.state import refuse_other
+from prep.dataflow.refusals import refuse_other
 from prep.log import logger
 
 __all__ = ["JointCosmosDataLoader"]

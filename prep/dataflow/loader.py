@@ -6,6 +6,7 @@ epochs that end on all ranks together, a state that resumes exactly, and counts 
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -27,7 +28,9 @@ from prep.dataflow.combined import (
 from prep.dataflow.engine import Engine, Mark, Roles, sample_seed
 from prep.dataflow.plans import OnUneven, Place
 from prep.dataflow.processors import IdentityProcessor
-from prep.dataflow.state import VERSION, Progress, dealt_anew, delivered_masks, refuse_states
+from prep.dataflow.refusals import refuse_outside, refuse_states
+from prep.dataflow.resharding import delivered_masks
+from prep.dataflow.state import VERSION, Progress, dealt_anew
 from prep.dataflow.wiring import (
     as_it_is,
     coordinates,
@@ -119,9 +122,15 @@ class CosmosDataLoader(torch.utils.data.DataLoader[Any]):
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
     ) -> None:
-        refuse_arguments(batcher, batch_size, epochs, on_uneven)
+        roles_given = {
+            "distributor": (distributor, DataDistributor),
+            "processor": (processor, RawItemProcessor),
+            "batcher": (batcher, SampleBatcher),
+            "collator": (collator, BatchCollator),
+        }
+        refuse_arguments(roles_given, batch_size, epochs, on_uneven)
         processor = processor or IdentityProcessor()
-        chosen: SampleBatcher = SimpleBatcher(batch_size) if batch_size is not None else batcher  # type: ignore[assignment]
+        chosen = batcher if batcher is not None else SimpleBatcher(operator.index(batch_size or 0))
         rank, world = coordinates(parallel_dims)
         if seed_samples is None:
             seed_samples = not isinstance(processor, IdentityProcessor)
@@ -207,7 +216,7 @@ class CosmosDataLoader(torch.utils.data.DataLoader[Any]):
                 yield batch
             before = time.perf_counter()
         if self._agreement and self._streams.place.on_uneven == "drop":
-            progress.dropped += max(self._due() - progress.own - sum(progress.discarded.values()), 0)
+            progress.cut_off(self._due())
 
     def _spare(self) -> tuple[Any, Mark]:
         """A batch that only fills up: the first of this rank, made anew."""
@@ -230,7 +239,7 @@ class CosmosDataLoader(torch.utils.data.DataLoader[Any]):
             for epoch in range(progress.first_epoch, place.epochs)
             for worker in range(place.workers)
         ]
-        return sum(min(plan.own, plan.length) for plan in plans)
+        return sum(plan.own for plan in plans)
 
     def stats(self) -> dict[str, Any]:
         """Counts of what was delivered so far, and of what was left out, by reason.
@@ -239,6 +248,7 @@ class CosmosDataLoader(torch.utils.data.DataLoader[Any]):
         share of this iterator's time that its caller waited for batches.
         """
         counts = self._progress.counts()
+        del counts["done_before"]
         tokens, capacity = counts.pop("tokens"), counts.pop("capacity")
         waited, total = self._clock
         return {
@@ -280,9 +290,12 @@ class CosmosDataLoader(torch.utils.data.DataLoader[Any]):
     def refuse_state(self, state: Any, *, reshard: bool = False) -> None:
         """Raise LoaderError, by name, if `load_state_dict` would refuse this state; changes nothing."""
         states = [state] if isinstance(state, Mapping) else state
-        refuse_states(states, self.identity(), self._streams.place.rank, reshard=reshard)
+        place, planner = self._streams.place, planner_of(self._streams.distributor)
+        refuse_states(states, self.identity(), place.rank, planner=planner, reshard=reshard)
         if reshard and not states[0]["obstacle"]:
             self._dealt_anew(states)
+        elif planner is not None and not reshard:
+            refuse_outside(states[0], planner, place)
 
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, reshard: bool = False

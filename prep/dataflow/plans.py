@@ -7,6 +7,7 @@ whole ones are dealt out in this way, and the windows of a span follow one anoth
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -170,6 +171,11 @@ class SpanPlanner:
         # A stream without a span of its own pads with those of the first.
         mine = order[(place.stream if own else 0) :: place.streams]
         return EpochPlan(own, length, *self._windows(mine, mask))
+
+    def digest(self) -> str:
+        """What names these spans: their number and a hash of their places."""
+        places = hashlib.sha256(self.firsts.tobytes() + self.lengths.tobytes()).hexdigest()
+        return f"{self.spans} {places[:16]}"
 
     def _refuse_overlap(self) -> None:
         order = np.argsort(self.firsts, kind="stable")

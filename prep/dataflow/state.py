@@ -1,4 +1,4 @@
-"""What a loader's checkpoint holds, when it is refused, and how it is dealt to another number of streams.
+"""What a loader's checkpoint holds.
 
 A state is plain JSON: the identity of what it belongs to, and for each stream of this rank the position
 after the last *delivered* batch, with the tickets of samples that a packer still held.
@@ -9,15 +9,13 @@ from __future__ import annotations
 import base64
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prep.dataflow.base import LoaderError
 from prep.dataflow.engine import Mark
-from prep.dataflow.plans import Place, Planner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,32 +27,12 @@ __all__ = [
     "Progress",
     "dealt_anew",
     "decode_masks",
-    "delivered_masks",
     "encode_masks",
-    "refuse_broken",
-    "refuse_other",
-    "refuse_states",
+    "first_epoch",
     "still_needed",
 ]
 
 VERSION = 1
-_KEYS = frozenset(
-    (
-        "version",
-        "identity",
-        "dp_rank",
-        "next_stream",
-        "streams",
-        "delivered",
-        "first_epoch",
-        "obstacle",
-        "counts",
-        "distributor",
-    )
-)
-
-# What may differ where the rest of an epoch is dealt out anew.
-_DEALT_ANEW = ("batcher", "dp_world_size", "num_workers", "on_uneven")
 
 
 @dataclass(slots=True)
@@ -72,6 +50,8 @@ class Progress:
     tokens: int = 0
     capacity: int = 0
     discarded: Counter[str] = field(default_factory=Counter)
+    done_before: int = 0
+    """Samples that earlier passes delivered or left out, where the counts go on from them."""
     first_epoch: int = 0
     delivered: dict[int, Mask] = field(default_factory=dict)
     """What was given out of which epochs before the rest was dealt anew."""
@@ -105,6 +85,7 @@ class Progress:
             "dropped": self.dropped,
             "tokens": self.tokens,
             "capacity": self.capacity,
+            "done_before": self.done_before,
             "discarded": dict(self.discarded),
         }
 
@@ -130,8 +111,16 @@ class Progress:
 
     def again(self) -> Progress:
         """From the beginning once more, counting on."""
-        counts = {**self.counts(), "discarded": Counter(self.discarded)}
+        counts = {**self.counts(), "discarded": Counter(self.discarded), "done_before": self._done}
         return Progress(self.workers, **counts)
+
+    @property
+    def _done(self) -> int:
+        return self.own + sum(self.discarded.values()) + self.dropped
+
+    def cut_off(self, due: int) -> None:
+        """Count as dropped what of the `due` samples of this pass was neither delivered nor discarded."""
+        self.dropped += max(due - (self._done - self.done_before), 0)
 
     @classmethod
     def restored(cls, state: Mapping[str, Any], workers: int) -> Progress:
@@ -157,84 +146,15 @@ def dealt_anew(workers: int, epoch: int, delivered: Mapping[int, Mask]) -> Progr
     return Progress(workers, streams, first_epoch=epoch, delivered=dict(delivered))
 
 
-def refuse_broken(state: Any) -> None:
-    """Raise LoaderError if `state` is not what a loader's `state_dict()` gives."""
-    if not isinstance(state, Mapping) or state.get("version") != VERSION:
-        raise LoaderError(
-            "This is no state of a loader of this version.",
-            remedy="Give what state_dict() returned, or with reshard=True the list of all ranks.",
-        )
-    missing = sorted(_KEYS - state.keys())
-    streams: Any = state.get("streams")
-    workers = dict(state.get("identity") or {}).get("num_workers", 0)
-    sound = isinstance(streams, Mapping) and sorted(streams) == sorted(map(str, range(workers)))
-    if missing or not sound or not all(each is None or _is_position(each) for each in streams.values()):
-        found = f"it lacks {', '.join(missing)}" if missing else f"its streams are {streams!r:.80}"
-        raise LoaderError(
-            f"The saved state is damaged: {found}.", remedy="Load another checkpoint, or begin anew."
-        )
-
-
-def _is_position(state: Any) -> bool:
-    """Whether it could be a stream's position: a planned source's, an iterable's or a mixture's."""
-    kinds = (
-        {"epoch", "position", "pending", "dropped"},
-        {"source", "seen", "number"},
-        {"generator", "order"},
-    )
-    return isinstance(state, Mapping) and any(kind <= state.keys() for kind in kinds)
-
-
-def refuse_states(states: Any, identity: Mapping[str, Any], rank: int, *, reshard: bool) -> None:
-    """Raise LoaderError if a loader of this identity and rank cannot go on from these states."""
-    if not isinstance(states, Sequence) or not states:
-        raise LoaderError(
-            f"A state was expected, not {states!r:.60}.",
-            remedy="Give what state_dict() returned, or with reshard=True the list of all ranks.",
-        )
-    for state in states:
-        refuse_broken(state)
-        refuse_other(state["identity"], identity, reshard=reshard)
-    given = [state["dp_rank"] for state in states]
-    if not reshard and given != [rank]:
-        raise LoaderError(
-            f"Rank {rank} was given the states of the ranks {given}.",
-            remedy="Give each rank its own, or all of them with reshard=True.",
-        )
-
-
-def refuse_other(saved: Mapping[str, Any], here: Mapping[str, Any], *, reshard: bool) -> None:
-    """Raise LoaderError if a state belongs to something else, by the name of what differs."""
-    left_out = _DEALT_ANEW if reshard else ()
-    for path, before, now in _differences(saved, here):
-        if path.split(".")[0] in left_out or (path == "epochs" and None not in (before, now)):
-            continue  # more epochs, or fewer, change no position
-        may = path.split(".")[0] in _DEALT_ANEW
-        raise LoaderError(
-            f"The saved state belongs to another loader: {path} was {before!r} and is {now!r}.",
-            remedy="Give reshard=True with the states of all ranks to deal the rest of the epoch anew."
-            if may
-            else "Load it into a loader over the same data, made with the same arguments.",
-        )
-
-
-def _differences(saved: Any, here: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(saved, Mapping) and isinstance(here, Mapping):
-        for key in [*saved, *(key for key in here if key not in saved)]:
-            yield from _differences(saved.get(key), here.get(key), f"{path}.{key}" if path else str(key))
-    elif saved != here:
-        yield path, saved, here
-
-
 def still_needed(masks: Mapping[int, Mask], streams: Iterable[Mapping[str, Any] | None]) -> dict[int, Mask]:
     """The masks of epochs that some stream has not left behind."""
     if not masks:
         return {}
-    begun = [_first_epoch(stream) for stream in streams]
+    begun = [first_epoch(stream) for stream in streams]
     return {epoch: mask for epoch, mask in masks.items() if epoch >= min(begun, default=0)}
 
 
-def _first_epoch(position: Mapping[str, Any] | None) -> int:
+def first_epoch(position: Mapping[str, Any] | None) -> int:
     """The epoch of the earliest item that a stream has yet to deliver."""
     if position is None:
         return 0
@@ -260,70 +180,3 @@ def decode_masks(encoded: Mapping[str, Any]) -> dict[int, Mask]:
         packed = np.frombuffer(zlib.decompress(base64.b64decode(entry["bits"])), np.uint8)
         found[int(epoch)] = np.unpackbits(packed, count=entry["count"]).astype(bool)
     return found
-
-
-def delivered_masks(states: Sequence[Mapping[str, Any]], planner: Planner) -> tuple[int, dict[int, Mask]]:
-    """The first epoch that is not done, and for each begun one which items (by index) were delivered.
-
-    `states` are those of all ranks. A repeat that only filled up a stream counts for nothing: its own
-    stream gives the item. Raises LoaderError if a rank's state is missing or there twice.
-    """
-    world, epochs = states[0]["identity"]["dp_world_size"], states[0]["identity"]["epochs"]
-    _refuse_incomplete([state["dp_rank"] for state in states], world)
-    for state in states[1:]:
-        refuse_other(state["identity"], states[0]["identity"], reshard=False)
-    # A rank whose streams have left an epoch behind no longer has its mask; the others have the same one.
-    masks = {epoch: mask for state in states for epoch, mask in decode_masks(state["delivered"]).items()}
-    streams = [_Stream(state, worker, masks) for state in states for worker in state["streams"]]
-    first = min(stream.first_epoch for stream in streams)
-    last = max(stream.epoch for stream in streams)
-    if epochs is not None:
-        last = min(last, epochs - 1)
-    found = {epoch: mask for epoch, mask in masks.items() if first <= epoch}
-    for epoch in range(first, last + 1):
-        mask = found[epoch].copy() if epoch in found else np.zeros(planner.extent, bool)
-        for stream in streams:
-            stream.mark(epoch, planner, mask)
-        found[epoch] = mask
-    return first, found
-
-
-def _refuse_incomplete(ranks: Sequence[int], world: int) -> None:
-    if sorted(ranks) != list(range(world)):
-        missing = sorted(set(range(world)) - set(ranks))
-        raise LoaderError(
-            f"Dealing anew needs the states of all {world} ranks; there are those of {sorted(ranks)}.",
-            remedy=f"Gather them into one list; missing: {missing}." if missing else "Give each state once.",
-        )
-
-
-class _Stream:
-    """One stream of a saved state."""
-
-    def __init__(self, state: Mapping[str, Any], worker: str, masks: Mapping[int, Mask]) -> None:
-        identity, position = state["identity"], state["streams"][worker]
-        self.epoch = position["epoch"] if position else 0
-        self._position = position["position"] if position else 0
-        self._pending = [(epoch, place) for epoch, place in (position["pending"] if position else [])]
-        self.first_epoch = _first_epoch(position)
-        self._place = Place(
-            state["dp_rank"],
-            identity["dp_world_size"],
-            int(worker),
-            identity["num_workers"],
-            identity["epochs"],
-            identity["on_uneven"],
-            masks,
-        )
-
-    def mark(self, epoch: int, planner: Planner, mask: Mask) -> None:
-        """Set what this stream has delivered of an epoch."""
-        if epoch > self.epoch:
-            return
-        plan = planner.plan(epoch, self._place)
-        given = min(plan.own, plan.length)
-        end = given if epoch < self.epoch else min(given, self._position)
-        waiting = [place for of, place in self._pending if of == epoch and place < end]
-        done = np.ones(end, bool)
-        done[waiting] = False
-        mask[plan.many(np.flatnonzero(done))] = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from prep.dataflow.agreement import Agreement, ranks_can_talk
-from prep.dataflow.base import DataDistributor, LoaderError, SampleBatcher
+from prep.dataflow.base import DataDistributor, LoaderError
 from prep.dataflow.combined import RankPartitionedDistributor
 from prep.dataflow.distributors import MapDistributor
 from prep.dataflow.engine import Mark, Roles
@@ -31,17 +31,31 @@ __all__ = [
 
 
 def refuse_arguments(
-    batcher: SampleBatcher | None, batch_size: int | None, epochs: int | None, on_uneven: str
+    roles: Mapping[str, tuple[Any, type]], batch_size: int | None, epochs: int | None, on_uneven: str
 ) -> None:
-    """Raise LoaderError for arguments that contradict one another."""
+    """Raise LoaderError for arguments that contradict one another, or are not what their names say.
+
+    `roles` gives for each argument what was given, if anything was, and the class that it must be of.
+    """
+    for name, (given, kind) in roles.items():
+        if given is not None and not isinstance(given, kind):
+            raise LoaderError(
+                f"{name}= is a {type(given).__name__}; a {kind.__name__} was expected.",
+                remedy=f"Make it a subclass of prep.dataflow.{kind.__name__}, or use a built-in one.",
+            )
+    batcher = roles["batcher"][0]
     if batcher is not None and batch_size is not None:
         raise LoaderError("Both batcher= and batch_size= were given.", remedy="Give one of them.")
     if batcher is None and batch_size is None:
         raise LoaderError(
             "Provide either a batcher= or a batch_size=.", remedy="batch_size=32 is the short way."
         )
-    if epochs is not None and epochs < 1:
-        raise LoaderError(f"epochs={epochs} is less than 1.", remedy="Leave it out for endless streams.")
+    for name, number in (("batch_size", batch_size), ("epochs", epochs)):
+        if number is not None and (not hasattr(number, "__index__") or number < 1):
+            raise LoaderError(
+                f"{name}={number!r} is no whole number of at least 1.",
+                remedy="Leave it out for endless streams." if name == "epochs" else "Give how many samples.",
+            )
     if on_uneven not in ("pad", "drop", "error"):
         raise LoaderError(f"on_uneven={on_uneven!r} is unknown.", remedy='It is "pad", "drop" or "error".')
 
@@ -55,7 +69,7 @@ def ending(distributor: DataDistributor, roles: Roles, place: Place) -> tuple[Ag
         return None, True
     alike = roles.batcher.draws_exactly and not isinstance(distributor, RankPartitionedDistributor)
     if alike and type(roles.processor) is IdentityProcessor:
-        return None, True
+        return None, False
     if ranks_can_talk():
         return Agreement(place.on_uneven), True
     if alike:

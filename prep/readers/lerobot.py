@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,6 +168,12 @@ class LeRobotReader:
     def identity(self, index: int) -> Identity:
         """What names a window on every machine; raises IndexError outside 0 to len - 1."""
         return self.index.resolve(index).identity
+
+    @property
+    def fingerprint(self) -> str:
+        """What names these very windows: the dataset, and a hash of the index's spans."""
+        spans = hashlib.sha256(b"".join(column.tobytes() for column in self.index.spans.values()))
+        return f"{self.dataset_id} {spans.hexdigest()[:16]}"
 
     def blocks(self) -> Iterator[tuple[int, int]]:
         """For each span its first flat index and its length: what a shuffle keeps together."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -30,7 +31,7 @@ from tests.dataflow.sources import COUNT, Numbers, Resumable  # noqa: E402
     [
         ({}, "Provide either a batcher= or a batch_size="),
         ({"batcher": SimpleBatcher(1), "batch_size": 1}, "Both batcher= and batch_size="),
-        ({"batch_size": 1, "epochs": 0}, "epochs=0 is less than 1"),
+        ({"batch_size": 1, "epochs": 0}, "epochs=0 is no whole number of at least 1"),
         ({"batch_size": 1, "epochs": 1, "on_uneven": "cut"}, "on_uneven='cut' is unknown"),
         ({"batch_size": 1, "num_workers": 9}, "5 samples cannot be dealt to 9 streams"),
         ({"batch_size": 1, "epochs": 1, "num_workers": 2, "on_uneven": "error"}, "streams get 2 to 3"),
@@ -147,7 +148,7 @@ def test_a_resume_from_the_environment_is_kept_for_workers_that_gave_nothing_yet
         (lambda state: {**state, "version": 0}, "no state of a loader of this version"),
         (lambda state: {key: value for key, value in state.items() if key != "counts"}, "it lacks counts"),
         (lambda state: {**state, "streams": {}}, "its streams are {}"),
-        (lambda state: {**state, "streams": {"0": {"epoch": 1}}}, "damaged: its streams"),
+        (lambda state: {**state, "streams": {"0": {"epoch": 1}}}, "damaged: the position of stream 0"),
     ],
 )
 def test_damaged_states_are_refused_in_one_line(spoil, message):
@@ -196,3 +197,98 @@ def test_a_partition_makes_its_dataset_where_it_is_read(given):
     assert taken(loader_of(source, "simple"), 2) == [[0, 1, 2], [3, 4, 5]]
     with pytest.raises(LoaderError, match="is a mapping with the keys _target_"):
         loader_of(RankPartitionedDistributor({"a": {"dataset": {"_target_": "x"}, "ratio": 1}}), "simple")
+
+
+def at(**change):
+    """A state's streams, of which one stands at a place that is changed."""
+    return {"streams": {"0": {"epoch": 0, "position": 1, "pending": [], "dropped": 0, **change}}}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (at(position=999), "stands at 998 of 47"),
+        (at(pending=[[0, 77]]), "stands at 77 of"),
+        (at(epoch=-1), "position of stream 0"),
+        (at(epoch="a"), "position of stream 0"),
+        ({"streams": {"0": {"generator": [], "order": [], "sources": {}}}}, "position of stream 0"),
+        ({"next_stream": 9}, "next_stream is 9, of 1 streams"),
+        ({"next_stream": "x"}, "next_stream is 'x'"),
+        ({"identity": "abc"}, "its identity is 'abc'"),
+        ({"counts": {}}, "its counts are {}"),
+        ({"delivered": {"0": {"count": 3, "bits": "AAAA"}}}, "what it says was delivered cannot be read"),
+    ],
+)
+def test_a_position_that_cannot_be_is_refused(change, message):
+    loader = loader_of()
+    with pytest.raises(LoaderError, match=message):
+        loader.load_state_dict({**loader.state_dict(), **change})
+    assert taken(loader, 1) == taken(loader_of(), 1)
+
+
+def test_other_data_of_the_same_length_is_another_state():
+    halves = [torch.utils.data.Subset(Numbers(COUNT), range(first, first + 20)) for first in (0, 20)]
+    pairs = [
+        [MapDistributor(half) for half in halves],
+        [SpanDistributor(Numbers(10), spans) for spans in ([(0, 5), (5, 5)], [(0, 2), (2, 8)])],
+    ]
+    for one, other in pairs:
+        state = loader_of(one, "one").state_dict()
+        loader_of(one, "one").load_state_dict(state)
+        with pytest.raises(LoaderError, match="belongs to another loader: distributor"):
+            loader_of(other, "one").load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"distributor": Numbers(9)}, "distributor= is a Numbers; a DataDistributor was expected"),
+        ({"processor": len}, "processor= is a builtin_function_or_method; a RawItemProcessor"),
+        ({"batch_size": 2.5}, "batch_size=2.5 is no whole number"),
+        ({"batch_size": "2"}, "batch_size='2' is no whole number"),
+        ({"epochs": 1.5}, "epochs=1.5 is no whole number"),
+    ],
+)
+def test_arguments_of_another_kind_are_told(arguments, message):
+    given = {"distributor": MapDistributor(Numbers(9)), "batch_size": 2, **arguments}
+    with pytest.raises(LoaderError, match=message):
+        CosmosDataLoader(**given)
+
+
+def test_numbers_of_numpy_are_numbers():
+    loader = loader_of(MapDistributor(Numbers(9), seed=np.int64(3)), SimpleBatcher(np.int64(2)))
+    assert taken(loader, 1) == taken(loader_of(MapDistributor(Numbers(9), seed=3), SimpleBatcher(2)), 1)
+    json.dumps(loader.state_dict())
+
+
+class AtEachItem(torch.utils.data.IterableDataset):
+    """Asks at each item and at each pass which worker it is in."""
+
+    def __iter__(self):
+        for _ in range(2):
+            info = torch.utils.data.get_worker_info()
+            for number in range(20):
+                if (info or self) is self or number % info.num_workers == info.id:
+                    yield {"number": number}
+                info = torch.utils.data.get_worker_info()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_source_that_asks_for_its_worker_at_any_time_loses_nothing(workers):
+    found = taken(loader_of(IterableDistributor(AtEachItem()), "one", workers=workers), 999)
+    assert sorted(number for batch in found for number in batch) == sorted([*range(20)] * 2)
+
+
+class Holey(Numbers):
+    def __getitem__(self, index):
+        if index % 5 == 0:
+            raise SkipSample("hole")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("more", [{}, {"epochs": 1}, {"epochs": 1, "on_uneven": "drop"}])
+def test_a_dataset_may_skip_items_as_well(more):
+    loader = loader_of(MapDistributor(Holey(20)), "simple", **more)
+    found = [number for batch in taken(loader, 6) for number in batch]
+    assert set(found) == {number for number in range(20) if number % 5}
+    assert loader.stats()["discarded"]["hole"] >= 3

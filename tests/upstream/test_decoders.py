@@ -127,7 +127,7 @@ def test_the_decoders_agree_but_on_the_kinds_that_are_named(real_data: Path, cli
 
 @pytest.mark.parametrize("clip", ["testsrc2_av1_10bit.mp4", "testsrc2_odd_height_and_width_vp9.mp4"])
 def test_a_bicubic_scaler_explains_two_of_them(real_data: Path, clip: str) -> None:
-    """Neither states where its chroma lies; of the other four the file says so, which FFmpeg 8 heeds."""
+    """Neither states where its chroma lies; the other four files do."""
     path = real_data / "video" / "torchcodec" / clip
     pairs = zip(pyav_frames(path, "BICUBIC"), torchcodec_frames(path), strict=True)
     assert all(np.array_equal(ours[0], theirs[0]) for ours, theirs in pairs)

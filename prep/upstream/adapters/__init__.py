@@ -57,6 +57,10 @@ def _check_options(manifest: Manifest, reference: str, index: str | None, model_
         raise UsageError("Only robot data has window indices.", remedy="Leave --index out.")
     if model_input and not is_robot:
         raise UsageError("Only robot windows become a model's input here.", remedy="Leave --model-input out.")
+    if index is not None and reference == "lerobot":
+        raise UsageError(
+            "lerobot gives rows of the whole tree, not windows of an index.", remedy="Leave --index out."
+        )
     if model_input and reference == "lerobot":
         raise UsageError(
             "lerobot gives rows, no input of a model.", remedy="Take the reference cosmos, or a directory."
