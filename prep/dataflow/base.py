@@ -81,6 +81,9 @@ class SampleBatcher(ABC):
     draws_exactly = False
     """Whether each batch is just the samples drawn since the batch before, so that none is ever pending."""
 
+    measured: tuple[int, int] | None = None
+    """What `load` would say of the batch that is being yielded, where the batcher has it at hand."""
+
     _on_discard: Callable[[Any, str], None] | None = None
 
     @abstractmethod

@@ -63,6 +63,11 @@ class Cursor(ABC):
     def origin(self, ticket: Any) -> Origin:
         """Where the item of a ticket came from."""
 
+    def where(self, ticket: Any) -> tuple[int, int]:
+        """The epoch and the position of a ticket, as stamps tell them."""
+        origin = self.origin(ticket)
+        return origin.epoch, origin.position
+
     @abstractmethod
     def state(self, pending: Sequence[Any]) -> dict[str, Any] | None:
         """The position after all tickets but `pending`, which are in drawing order; None if it has none."""
@@ -170,6 +175,10 @@ class MapCursor(Cursor):
         epoch, position = ticket
         plan = self._plan(epoch)
         return Origin(epoch, position, int(plan.at(position)), position >= plan.own)
+
+    def where(self, ticket: tuple[int, int]) -> tuple[int, int]:
+        """The ticket itself."""
+        return ticket
 
     def state(self, pending: Sequence[tuple[int, int]]) -> dict[str, Any]:
         """The position after all tickets but `pending`."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 import random
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -53,9 +53,9 @@ class Mark:
     known: bool = False
     fills: bool = False
     behind: int = 0
-    padding: list[bool] = field(default_factory=list)
+    padding: Sequence[bool] = ()
     load: tuple[int, int] | None = None
-    discarded: dict[str, int] = field(default_factory=dict)
+    discarded: Mapping[str, int] | None = None
     dropped: int = 0
 
 
@@ -148,14 +148,15 @@ class Engine:
         return mark if mark.discarded or mark.dropped else None
 
     def _samples(self) -> Iterator[Any]:
-        cursor, since = self._cursor, self._since
+        cursor, since, seeded = self._cursor, self._since, self._seed is not None
+        advance, read, process = cursor.advance, cursor.read, self._roles.processor.process
         while True:
             try:
-                ticket = cursor.advance()
+                ticket = advance()
             except StopIteration:
                 return
             try:
-                sample = self._made(ticket)
+                sample = self._seeded(ticket) if seeded else process(read(ticket))
             except SkipSample as skip:
                 self._skipped(skip)
                 continue
@@ -174,13 +175,11 @@ class Engine:
                 remedy="Call torch.distributed.init_process_group before the loader is made.",
             ) from None
 
-    def _made(self, ticket: Any) -> Any:
+    def _seeded(self, ticket: Any) -> Any:
         cursor, process = self._cursor, self._roles.processor.process
-        if self._seed is None:
-            return process(cursor.read(ticket))
         origin = cursor.origin(ticket)
         with self._keep():
-            _seed_all(sample_seed(self._seed, origin.epoch, origin.item))
+            _seed_all(sample_seed(self._seed or 0, origin.epoch, origin.item))
             return process(cursor.read(ticket))
 
     def _finish_exact(self, group: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -201,18 +200,18 @@ class Engine:
             del drawn, sample
 
     def _finish_tagged(self, group: list[Any]) -> tuple[list[Any], list[Any]]:
-        clean, tickets = [], []
+        tickets, pending = [], self._pending
         for sample in group:
             drawn = self._taken(sample)
             if drawn is not None:
                 tickets.append(drawn.ticket)
-                self._pending.pop(drawn.number, None)
-            clean.append(_without_ticket(sample))
-        return clean, tickets
+                pending.pop(drawn.number, None)
+        return group, tickets
 
     def _taken(self, sample: Any) -> _Drawn | None:
         if isinstance(sample, dict):
-            found: _Drawn | None = sample.get(TICKET)
+            # Taken off in place: the dict is the copy that was made for the batcher.
+            found: _Drawn | None = sample.pop(TICKET, None)
             return found
         waiting = self._unmarked.get(id(sample))
         if not waiting:
@@ -242,7 +241,9 @@ class Engine:
             self._place(mark, tickets, pending)
             if cursor.pads:
                 mark.padding = [cursor.origin(ticket).is_padding for ticket in tickets]
-        mark.load = self._roles.batcher.load(group) if group else None
+        if group:
+            batcher = self._roles.batcher
+            mark.load = batcher.measured if batcher.measured is not None else batcher.load(group)
         if self._discarded:
             mark.discarded = dict(self._discarded)
             self._discarded.clear()
@@ -255,12 +256,12 @@ class Engine:
         cursor = self._cursor
         if cursor.single:
             last = max(tickets)
-            furthest = cursor.origin(last)
-            mark.behind = sum(ticket < last for ticket in pending)
+            mark.epoch, mark.position = cursor.where(last)
+            if pending:
+                mark.behind = sum(ticket < last for ticket in pending)
         else:
-            furthest = max(map(cursor.origin, tickets))
+            mark.epoch, mark.position = max(map(cursor.where, tickets))
             mark.behind = max(len(pending), 1)  # no position of one source speaks for all
-        mark.epoch, mark.position = furthest.epoch, furthest.position
 
     def _still_pending(self, *, merged: bool) -> list[Any]:
         """The tickets of samples that the batcher holds, in drawing order.
@@ -282,14 +283,6 @@ class Engine:
             # A batcher of the user's may leave samples out without `discard`: they are counted all the same.
             self._discarded["left out by the batcher"] += len(gone)
         return tickets
-
-
-def _without_ticket(sample: Any) -> Any:
-    if not isinstance(sample, dict) or TICKET not in sample:
-        return sample
-    clean = dict(sample)
-    del clean[TICKET]
-    return clean
 
 
 def sample_seed(seed: int, epoch: int, index: int) -> int:

@@ -67,8 +67,16 @@ class IterableCursor(Cursor):
         """The ticket of the next item of this stream. Raises StopIteration at the source's end."""
         if self._iterator is None:
             self._begin()
+        iterator: Any = self._iterator
+        stream, streams = self._place.stream, self._place.streams
         while True:
-            number, item = self._take()
+            item = next(iterator)
+            place = self._seen
+            self._seen = place + 1
+            if place % streams != stream:
+                continue
+            number = self._next
+            self._next = number + 1
             if number in self._skip:
                 self._skip.discard(number)
                 continue
@@ -82,15 +90,6 @@ class IterableCursor(Cursor):
 
     def _opened(self) -> Iterator[Any]:
         return _unsharded(self._source.iterable)
-
-    def _take(self) -> tuple[int, Any]:
-        assert self._iterator is not None
-        while True:
-            item = next(self._iterator)
-            place, self._seen = self._seen, self._seen + 1
-            if place % self._place.streams == self._place.stream:
-                number, self._next = self._next, self._next + 1
-                return number, item
 
     def read(self, ticket: int) -> Any:
         """The item of a ticket; each is given once."""

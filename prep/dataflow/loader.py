@@ -225,7 +225,7 @@ class CosmosDataLoader(torch.utils.data.DataLoader[Any]):
         if found is None or not found[1].samples:
             raise LoaderError("This rank has no batch at all.", remedy="Use fewer ranks, or more data.")
         batch, mark = found
-        mark.fills, mark.padding, mark.discarded, mark.dropped = True, [True] * mark.samples, {}, 0
+        mark.fills, mark.padding, mark.discarded, mark.dropped = True, [True] * mark.samples, None, 0
         return batch, mark
 
     def _due(self) -> int:

@@ -113,8 +113,14 @@ class SequentialPackingBatcher(SampleBatcher):
                 self._discard_oversized(sample, size)
                 continue
             if len(waiting) >= self.lookahead_limit or len(group) == self.max_samples_per_batch:
+                self._measure(room)
                 return group, waiting, False
+        self._measure(room)
         return group, waiting, True
+
+    def _measure(self, room: float) -> None:
+        budget = self.max_sequence_length
+        self.measured = None if budget is None else (budget - int(room), budget)
 
     def _discard_oversized(self, sample: dict[str, Any], size: int) -> None:
         logger.error(

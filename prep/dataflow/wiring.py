@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -109,12 +110,18 @@ def as_it_is(pair: Any) -> Any:
     return pair
 
 
+@lru_cache(maxsize=256)
+def _same(count: int, value: int) -> torch.Tensor:
+    """int64 [count] of one value, alike for many batches: to be read, not to be written to."""
+    return torch.full((count,), value)
+
+
 def stamp(batch: dict[str, Any], mark: Mark, *, finite: bool) -> None:
     """Say in the batch where it comes from."""
     count = mark.samples
     if mark.known and not mark.fills:
-        batch["sample_worker_id"] = torch.full((count,), mark.worker)
-        batch["sample_epoch"] = torch.full((count,), mark.epoch)
+        batch["sample_worker_id"] = _same(count, mark.worker)
+        batch["sample_epoch"] = _same(count, mark.epoch)
         batch["sample_index"] = torch.full((count,), mark.position)
         if mark.behind:
             batch["sample_pending"] = torch.full((count,), mark.behind)

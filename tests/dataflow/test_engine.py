@@ -109,7 +109,7 @@ def test_skipped_items_are_counted_by_their_reason(batcher):
     engine = Engine(cursor, Roles(OddOnly(), BATCHERS[batcher](), ListCollator()), worker=0)
     counts, numbers = Counter(), []
     for batch, mark in engine.run():
-        counts.update(mark.discarded)
+        counts.update(mark.discarded or {})
         numbers += batch["numbers"] if batch else []
     assert sorted(numbers) == list(range(1, COUNT, 2))
     assert counts == {"even": (COUNT + 1) // 2}
@@ -117,7 +117,7 @@ def test_skipped_items_are_counted_by_their_reason(batcher):
 
 def test_discarded_samples_are_counted_and_not_pending():
     pairs = walk(MapDistributor(Numbers(COUNT)), BATCHERS["sequential short"](), Place(epochs=1), 999)
-    lost = sum(mark.discarded.get("oversized", 0) for _, mark in pairs)
+    lost = sum((mark.discarded or {}).get("oversized", 0) for _, mark in pairs)
     kept = sum(len(batch) for batch, _ in pairs)
     assert lost > 0
     assert kept + lost == COUNT
@@ -141,7 +141,7 @@ class Forgetful(SampleBatcher):
 
 def test_what_a_batcher_leaves_out_in_silence_is_counted():
     pairs = walk(MapDistributor(Numbers(COUNT)), Forgetful(), Place(epochs=1), 999)
-    counts = sum((Counter(mark.discarded) for _, mark in pairs), Counter())
+    counts = sum((Counter(mark.discarded or {}) for _, mark in pairs), Counter())
     assert counts == {"left out by the batcher": COUNT - sum(len(batch) for batch, _ in pairs)}
 
 
