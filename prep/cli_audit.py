@@ -68,12 +68,23 @@ def audit_loader(directory: Path, reshard_to: tuple[str, ...], output: str, **va
     Example: prep audit-loader data/videophy2_train --ranks 4 --workers 2
     """
     from prep.audit import audit
+    from prep.dataflow.base import LoaderError
 
-    found = audit(directory, reshard_to=[_layout(text) for text in reshard_to], **values)
+    try:
+        found = audit(directory, reshard_to=[_layout(text) for text in reshard_to], **values)
+    except LoaderError as error:
+        raise LoaderError(error.message, remedy=_typed(error.remedy)) from error
     if output == "json":
         click.echo(json.dumps(found.as_dict(), indent=2))
     print_audit(found)
     sys.exit(found.exit_status)
+
+
+def _typed(remedy: str) -> str:
+    """A remedy that names the loader's argument, as this command takes it."""
+    if "on_uneven=" not in remedy:
+        return remedy
+    return remedy.replace("on_uneven=", "--on-uneven ").replace('"', "")
 
 
 def _layout(text: str) -> Layout:
@@ -113,34 +124,31 @@ def _verdict(found: Audit) -> str:
 def _facts(found: Audit) -> list[tuple[str, str]]:
     from prep.progress import counted, seconds_text
 
-    spans = f" in {found.spans} spans" if found.spans is not None else ""
-    facts = [
-        ("samples", f"{found.samples}{spans}"),
-        (
-            "streams",
-            f"{found.layout.streams} ({found.layout.ranks} ranks, {found.layout.workers} workers each)",
-        ),
-    ]
+    spans = f" in {counted(found.spans, 'span')}" if found.spans is not None else ""
+    dealt = f"{counted(found.layout.ranks, 'rank')}, {counted(found.layout.workers, 'worker')} each"
+    facts = [("samples", f"{found.samples}{spans}"), ("streams", f"{found.layout.streams} ({dealt})")]
     for cover in found.covers:
         least, most = min(cover.own), max(cover.own)
         a_rank = f"{least} to {most}" if least != most else f"{least}"
-        text = f"{a_rank} samples a rank, {cover.padding} padding, {cover.dropped} dropped"
+        noun = "sample" if most == 1 == least else "samples"
+        text = f"{a_rank} {noun} a rank, {cover.padding} padding, {cover.dropped} dropped"
         facts.append((f"epoch {cover.epoch}", text))
     facts += [("covered once", _yes(found.covered_once)), ("ranks end together", _yes(found.end_together))]
     if found.batches is not None:
+        followed = f"{found.followed} {'batch' if found.followed == 1 else 'batches'}"
         targets = ", ".join(map(str, found.targets)) or "no other layout"
         facts += [
             ("batches a rank", f"{found.batches} of {found.batch_size}"),
             (
                 "resumed",
-                f"at {counted(found.resumed, 'point')}, {found.followed} batches compared after each",
+                f"at {counted(found.resumed, 'point')}, {followed} compared after each",
             ),
             ("dealt anew", f"at {counted(found.resharded, 'point')}, to {targets}"),
         ]
     how = "the whole run" if found.whole else "around the points, positions between computed"
-    facts.append(("walked", f"{found.findings.samples} samples through the engine: {how}"))
+    facts.append(("walked", f"{counted(found.findings.samples, 'sample')} through the engine: {how}"))
     planned = ": first, middle and last of each span, the others counted up" if found.counted_up else ""
-    facts.append(("planned", f"{found.findings.positions} positions{planned}"))
+    facts.append(("planned", f"{counted(found.findings.positions, 'position')}{planned}"))
     facts += [("refused", why) for why in found.findings.refused.values()]
     facts += [("not checked", what) for what in found.not_checked]
     return [*facts, ("time", seconds_text(found.seconds))]

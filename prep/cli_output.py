@@ -69,15 +69,19 @@ def _payload(result: Result) -> list[tuple[str, str]]:
     planned = result.outcome == "planned"
     came = (
         "to fetch" if planned else "fetched",
-        f"{result.fetched} {result.files_unit}, {bytes_text(result.bytes)}",
+        f"{_files(result.fetched, result)}, {bytes_text(result.bytes)}",
     )
     if result.unit == "episodes":  # all are kept, and their files are linked as a whole
         return [came] if result.fetched else []
     return [
         ("kept" if not planned else "usable", str(result.kept)),
-        ("reused", f"{result.reused} {result.files_unit}"),
+        ("reused", _files(result.reused, result)),
         came,
     ]
+
+
+def _files(number: int, result: Result) -> str:
+    return counted(number, result.files_unit.removesuffix("s"))
 
 
 def _wrapped(label: str, text: str, indent: int | None = None) -> str:
@@ -117,8 +121,11 @@ def _print_failed(result: Result) -> None:
 
 
 def _failure(row: RecordRow) -> str:
-    text = f"row {row.row} ({row.reason})"
-    return f"{text}: {row.detail or row.source}"
+    name = row.source or row.id
+    detail = row.detail.removeprefix(f"{name}: ")
+    # A mirror's or a file's own address may name the source at another place of the sentence.
+    named = detail if row.source and row.source in detail else ": ".join(filter(None, (name, detail)))
+    return f"row {row.row} ({row.reason}): {named}"
 
 
 def print_failures(directory: Path, of: str, rows: Sequence[RecordRow], output: str) -> None:

@@ -106,15 +106,15 @@ def _print_subsets(subsets: Sequence[ListedSubset], output: str) -> None:
     """A line for each subset, the largest figures right-aligned; a JSON array for machines."""
     from dataclasses import asdict
 
-    from prep.progress import bytes_text
+    from prep.progress import bytes_text, counted
 
     if output == "json":
         click.echo(json.dumps([asdict(subset) for subset in subsets], indent=2))
         return
     width = max((len(subset.name) for subset in subsets), default=0)
     for subset in subsets:
-        rows = "" if subset.rows is None else f"{subset.rows} rows"
-        files = f"{subset.files} files"
+        rows = "" if subset.rows is None else counted(subset.rows, "row")
+        files = counted(subset.files, "file")
         click.echo(f"{subset.name:<{width}}  {bytes_text(subset.bytes):>9}  {files:>9}  {rows:>13}".rstrip())
     total = bytes_text(sum(subset.bytes for subset in subsets))
-    click.echo(f"{len(subsets)} subsets, {total}; name one with --subset", err=True)
+    click.echo(f"{counted(len(subsets), 'subset')}, {total}; name one with --subset", err=True)

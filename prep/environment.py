@@ -22,6 +22,7 @@ _PLACE = re.compile(r"\{(\w*)\}")
 # What stands unquoted in an override's value, in Hydra's grammar.
 _OVERRIDABLE = re.compile(r"[A-Za-z0-9_./:@%+=-]+")
 _DEEPEST = 4  # a repository's owner, its name, a subset, and the split of it
+_TOLD = 3  # of the values that one variable cannot have at once
 _OFFLINE_NOTE = "The Hub is switched off below: the backbone's weights must be in its cache already."
 
 
@@ -122,19 +123,27 @@ def _merged(wanted: list[tuple[Manifest, Recipe]]) -> Environment:
             setters.setdefault(name, {}).setdefault(value, []).append(str(manifest.root))
     for name, values in setters.items():
         if len(values) > 1:
-            choices = "; ".join(f"{value} (from {', '.join(roots)})" for value, roots in values.items())
-            raise UsageError(
-                f"Two datasets would set {name}: {choices}.", remedy="Give one of the directories instead."
-            )
+            raise _several(name, [f"{value} (from {', '.join(roots)})" for value, roots in values.items()])
         result.variables[name] = next(iter(values))
     result.variables.update(_filter_overrides(wanted, result.remarks))
     result.variables.update(_launch_overrides(wanted, result.remarks))
     result.remarks.extend(_missing_splits(wanted))
+    result.remarks.extend(_without_training(wanted))
     not_provided = {name: what for _, recipe in wanted for name, what in recipe.not_provided.items()}
     result.remarks.extend(f"not provided by prep: {name}, {what}" for name, what in not_provided.items())
     result.remarks.append(_OFFLINE_NOTE)
     result.variables.update(_OFFLINE)
     return result
+
+
+def _several(name: str, choices: list[str]) -> UsageError:
+    """That a variable cannot have all of these values; a few are told, and how many there are."""
+    number = "Two" if len(choices) == 2 else f"{len(choices)}"
+    more = f"; and {len(choices) - _TOLD} more" if len(choices) > _TOLD else ""
+    return UsageError(
+        f"{number} datasets would set {name}: {'; '.join(choices[:_TOLD])}{more}.",
+        remedy="Give one of the directories instead.",
+    )
 
 
 def _filter_overrides(wanted: list[tuple[Manifest, Recipe]], remarks: list[str]) -> dict[str, str]:
@@ -159,8 +168,11 @@ def _filter_overrides(wanted: list[tuple[Manifest, Recipe]], remarks: list[str])
 
 
 def _launch_overrides(wanted: list[tuple[Manifest, Recipe]], remarks: list[str]) -> dict[str, str]:
-    """The overrides by which an upstream recipe that asks the Hub by name reads a snapshot instead."""
-    found: dict[str, dict[str, str]] = {}
+    """The overrides by which an upstream recipe that asks the Hub by name reads a snapshot instead.
+
+    Raises UsageError for several snapshots: it reads one.
+    """
+    found: dict[str, dict[str, tuple[Path, str]]] = {}
     for manifest, recipe in wanted:
         launch = recipe.document.get("launch")
         if launch is None:
@@ -170,13 +182,13 @@ def _launch_overrides(wanted: list[tuple[Manifest, Recipe]], remarks: list[str])
             remarks.append(f"upstream's load_dataset finds the subset where it is run in {start}")
             continue
         texts = [text.replace("{directory}", _overridable(manifest.root)) for text in launch["overrides"]]
-        found.setdefault(launch["variable"], {})[" ".join(texts)] = launch.get("remark", "")
-    for name, texts_and_remarks in found.items():
-        if len(texts_and_remarks) > 1:
-            remarks.append(f"{len(texts_and_remarks)} snapshots; for {name} name the directory of one")
-        else:
-            remarks.extend(remark for remark in texts_and_remarks.values() if remark)
-    return {name: next(iter(texts)) for name, texts in found.items() if len(texts) == 1}
+        told = (manifest.root, launch.get("remark", ""))
+        found.setdefault(launch["variable"], {})[" ".join(texts)] = told
+    for name, values in found.items():
+        if len(values) > 1:
+            raise _several(name, [str(root) for root, _ in values.values()])
+        remarks.extend(remark for _, remark in values.values() if remark)
+    return {name: next(iter(values)) for name, values in found.items()}
 
 
 def _overridable(path: Path, below: str = "") -> str:
@@ -250,6 +262,13 @@ def _missing_splits(wanted: list[tuple[Manifest, Recipe]]) -> Iterator[str]:
             beside = _out_root(manifest, recipe) / split.directory / MANIFEST
             if (recipe.name, split.name) not in there and not beside.is_file():
                 yield f"not there: {split.directory} (split {split.name}), which the recipe reads as well"
+
+
+def _without_training(wanted: list[tuple[Manifest, Recipe]]) -> Iterator[str]:
+    """SFT datasets of which upstream's trainer finds no JSONL, since it reads that of `train`."""
+    for root in dict.fromkeys(manifest.root for manifest, recipe in wanted if recipe.kind == "sft_jsonl"):
+        if not (root / "train").is_dir():
+            yield f"not there: train in {_absolute(root)}, which upstream's training reads"
 
 
 def _out_root(manifest: Manifest, recipe: Recipe) -> Path:

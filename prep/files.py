@@ -31,13 +31,14 @@ __all__ = [
     "write_whole",
 ]
 
+_PARTIAL = ".partial"
 _FICLONE = 0x40049409  # the Linux ioctl that makes two files share their blocks
 
 _DISK_ADVICE = {
     errno.ENOSPC: "The disk is full: free some space and run the same command again.",
     errno.EDQUOT: "The disk quota is used up: free some space and run the same command again.",
     errno.EFBIG: "The file-size limit is too low: raise it and run the same command again.",
-    errno.EROFS: "The file system is read-only: give another --out-root.",
+    errno.EROFS: "The file system is read-only: write elsewhere.",
     errno.EACCES: "Permission is denied: give the user write permission and run the same command again.",
     errno.EPERM: "The operation is not permitted: check owner and mount, and run the same command again.",
 }
@@ -49,9 +50,15 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = error.filename or path
+        where = _without_partial(error.filename or path)
         advice = _DISK_ADVICE.get(error.errno or 0, "Run the same command again when it is mended.")
         raise IncompleteError(f"{where}: {error.strerror or error}.", remedy=advice) from error
+
+
+def _without_partial(path: str | Path) -> Path:
+    """The file that a partial one beside it was going to be; any other path as it is."""
+    whole = Path(os.fsdecode(path))
+    return whole.with_name(whole.name[1 : -len(_PARTIAL)]) if is_partial(whole.name) else whole
 
 
 def sha256_of(path: Path) -> str:
@@ -101,12 +108,12 @@ def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
 
 
 def _partial(path: Path) -> Path:
-    return path.with_name(f".{path.name}.partial")
+    return path.with_name(f".{path.name}{_PARTIAL}")
 
 
 def is_partial(name: str) -> bool:
     """Whether a file of this name is one that was being written beside its place."""
-    return name.startswith(".") and name.endswith(".partial")
+    return name.startswith(".") and name.endswith(_PARTIAL) and len(name) > len(_PARTIAL) + 1
 
 
 def move(source: Path, target: Path) -> None:

@@ -46,6 +46,7 @@ _ANSWERS: Final = (
 )
 _SPLITS: Final = ("split", "subset", "partition")
 _IDS: Final = ("id", "uuid")
+_SEPARATORS: Final = {";": "`;`", "\t": "a tab", "|": "`|`"}
 _FEW: Final = 50
 _SHARE: Final = 0.8
 _LOOKED: Final = 100
@@ -76,6 +77,12 @@ class Columns:
         """Raise UsageError for a table without media, or without anything to answer."""
         if self.media is not None and (self.answer is not None or self.turns is not None):
             return
+        if len(rows.names) == 1 and (signs := [sign for sign in _SEPARATORS if sign in rows.names[0]]):
+            told = _SEPARATORS[signs[0]]
+            raise UsageError(
+                f"{rows.path}: there is one column, whose name has {told} in it: {rows.names[0][:80]!r}.",
+                remedy="Save the table with commas between its columns.",
+            )
         lacks = "names videos" if self.media is None else "looks like an answer, a score or a caption"
         raise UsageError(
             f"{rows.path}: no column {lacks} (of {', '.join(rows.names[:12])}).",

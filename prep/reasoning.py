@@ -9,6 +9,7 @@ from prep.recipe import Recipe, load_recipe
 from prep.stages.options import Result
 from prep.stages.reasoning import prepare_reasoning
 from prep.stages.reasoning_options import Asked, ReasoningOptions
+from prep.stages.sources import check_out_root
 
 __all__ = ["Asked", "ReasoningOptions", "prepare_video_reasoning"]
 
@@ -31,4 +32,5 @@ def prepare_video_reasoning(
         raise UsageError(
             f"The recipe {chosen.name} is of the kind {chosen.kind}.", remedy="Use `prep prepare`."
         )
+    check_out_root(Path(out_root))
     return prepare_reasoning(chosen, Path(out_root), options or ReasoningOptions(), split)

@@ -81,7 +81,11 @@ def _closing_lines(report: Report) -> Iterator[str]:
 
 def _of_one(what: str, number: int) -> str:
     """The noun of a count, which stands in the plural: `frame tables`, `files hashed`."""
-    return re.sub(r"s\b", "", what, count=1) if number == 1 else what
+    if number != 1:
+        return what
+    if what.endswith("indices"):
+        return f"{what.removesuffix('ices')}ex"
+    return re.sub(r"s\b", "", what, count=1)
 
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:

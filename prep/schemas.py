@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 from collections.abc import Iterator
@@ -42,17 +43,46 @@ def errors(name: str, document: object) -> Iterator[tuple[str, str]]:
     """For each breach of the schema: the JSON pointer, and what was expected and found."""
     for error in _validator(name).iter_errors(document):
         pointer = "/" + "/".join(str(part) for part in error.instance_path)
+        if (lacks := _alternatives(error)) is not None:
+            yield pointer, _shortened(lacks)
+            continue
         found_here = json.dumps(error.instance)
         is_told = found_here in error.message or isinstance(error.instance, dict | list)
         yield pointer, _shortened(error.message if is_told else f"{error.message}; found {found_here}")
+
+
+def _alternatives(error: jsonschema_rs.ValidationError) -> str | None:
+    """What an object lacks that has the keys of none of several forms; None for any other breach.
+
+    A key that is spelt nearly as a missing one is told, and then that one alone.
+    """
+    if error.kind.name not in ("oneOf", "anyOf") or not isinstance(error.instance, dict):
+        return None
+    forms = [
+        [each.kind.property for each in form if each.kind.name == "required"]
+        for form in getattr(error.kind, "context", ())
+    ]
+    if not forms or not all(forms):
+        return None
+    for key in (key for form in forms for key in form):
+        if near := difflib.get_close_matches(key, map(str, error.instance), n=1, cutoff=0.8):
+            return f"no {key} (it has {near[0]!r})"
+    has = ", ".join(map(repr, error.instance)) or "no keys"
+    return f"{', and '.join('no ' + ' or '.join(form) for form in forms)} (it has {has})"
 
 
 def broken(name: str, document: object, path: str, *, code: str = "TXT005", place: str = "") -> list[Finding]:
     """The breaches as findings of `code`; `place` (such as an entry) goes before the pointer."""
     if is_valid(name, document):
         return []
+    # The pointer to the whole document adds nothing to that of an entry.
     return [
-        found(code, path, f"{message} (schema {name})", place=f"{place}{pointer}")
+        found(
+            code,
+            path,
+            f"{message} (schema {name})",
+            place=place if pointer == "/" and place.startswith("/") else f"{place}{pointer}",
+        )
         for pointer, message in errors(name, document)
     ]
 

@@ -9,6 +9,7 @@ from prep.recipe import Recipe, load_recipe
 from prep.stages.options import Result
 from prep.stages.sft import prepare_dataset
 from prep.stages.sft_options import SftOptions
+from prep.stages.sources import check_out_root
 
 __all__ = ["SftOptions", "prepare_sft"]
 
@@ -29,4 +30,5 @@ def prepare_sft(
     if asked.offline and (asked.download_only or asked.refresh):
         other = "--download-only" if asked.download_only else "--refresh"
         raise UsageError(f"--offline and {other} contradict one another.", remedy="Leave out one of them.")
+    check_out_root(Path(out_root))
     return [prepare_dataset(chosen, part, Path(out_root), asked) for part in chosen.splits]

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prep.errors import PrepError, UsageError
-from prep.recipe import Recipe, load_recipe
+from prep.recipe import Recipe, Split, load_recipe
 from prep.stages.options import Outcome, Result
 from prep.stages.snapshot import prepare_snapshot
 from prep.stages.snapshot_options import SnapshotOptions
 from prep.stages.snapshot_run import SnapshotRun
 from prep.stages.snapshot_source import open_source, subsets_of
+from prep.stages.sources import check_out_root
 
 __all__ = ["ListedSubset", "SnapshotOptions", "list_subsets", "prepare_snapshots"]
 
@@ -39,13 +40,16 @@ def prepare_snapshots(
 ) -> list[Result]:
     """Prepare subsets of a recipe below `out_root`, one result for each subset and split.
 
+    No subset will do for a source that is given, or is on this disk, and has exactly one.
+
     Raises UsageError, WouldChangeError, HeldError, IncompleteError, EnvironmentLacksError and PrepError;
     of several subsets one that cannot be done does not keep the others from being done.
     """
     chosen, asked = _checked(recipe, options)
-    if not subsets:
-        raise UsageError("No subset is named.", remedy="`--subset list` shows what there is.")
+    check_out_root(Path(out_root))
+    taken = {} if subsets else {part.name: _only_subset(chosen, part, asked) for part in chosen.chosen(split)}
     parts = [(part, subset) for subset in dict.fromkeys(subsets) for part in chosen.chosen(split)]
+    parts += [(part, taken[part.name]) for part in chosen.chosen(split) if taken]
     results = []
     for part, subset in parts:
         began = time.monotonic()
@@ -66,7 +70,20 @@ def prepare_snapshots(
                     seconds=time.monotonic() - began,
                 )
             )
+        if taken:
+            results[-1].notes.append(f"no --subset given: {subset!r} is the only one that the source has")
     return results
+
+
+def _only_subset(recipe: Recipe, part: Split, options: SnapshotOptions) -> str:
+    """The one subset of a source; the Hub is asked only for a source that was given."""
+    remedy = "`--subset list` shows what there is."
+    if options.source is None and part.table is None:
+        raise UsageError("No subset is named.", remedy=remedy)
+    subsets = list(subsets_of(open_source(recipe, part, options, None)))
+    if len(subsets) != 1:
+        raise UsageError(f"No subset is named, and the source has {len(subsets)}.", remedy=remedy)
+    return subsets[0]
 
 
 def list_subsets(

@@ -102,6 +102,8 @@ class SftCheck(DatasetCheck):
         names = self.files or sft_files(self.root)
         if not names:
             self.emit(found("FIL005", f"{SPLITS[0]}/{LINES}", "there is no JSONL in this dataset"))
+        elif not self.files and {name.split("/")[0] for name in names} == {SPLITS[1]}:
+            self.emit(found("FIL005", f"{SPLITS[0]}/{LINES}", "all records are held out: none to train on"))
         scans = [self._scan(name, loader, names_sources=len(names) > 1) for name in names]
         self._guarded("between splits", names[0] if names else "", lambda: self._between(scans, loader))
         named = [part for scan in scans for part in (scan.media,)]

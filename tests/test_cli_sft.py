@@ -61,9 +61,14 @@ def test_a_dry_run_shows_the_prompts_that_would_change(tmp_path: Path) -> None:
 
 def test_faults_end_with_status_1_and_are_listed(tmp_path: Path) -> None:
     given = source(tmp_path, ["a", "b"])
+    (given["videos"] / "b.mp4").write_bytes(b"<!doctype html><html></html>")
+    done = prep("sft", "--from-captions", "captions", "--videos", "videos", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "failed row 2 (ffprobe_error): b.mp4: " in done.stderr
     (given["videos"] / "b.mp4").unlink()
     done = prep("sft", "--from-captions", "captions", "--videos", "videos", cwd=tmp_path)
     assert done.returncode == 1
+    assert "failed row 2 (missing_video): b: no b{" in done.stderr
     assert "missing_video" in done.stderr
     listed = prep("failures", "data/sft_dataset", cwd=tmp_path)
     assert "missing_video" in listed.stdout

@@ -14,8 +14,11 @@ from prep import recipe
 from prep.environment import env
 from prep.errors import PrepError, UsageError
 from prep.robots import RobotOptions, prepare_robots
-from tests.commands import prep
+from prep.snapshots import SnapshotOptions, prepare_snapshots
+from tests.commands import prep, told
+from tests.llava import parquet, row
 from tests.robot_trees import droid_tree, episode_id, keep, run
+from tests.sft_trees import bridge_tree, build, source
 from tests.trees import edit_json, make_tree, prove
 
 NAMES = [
@@ -132,6 +135,38 @@ def test_a_split_that_is_not_there_is_remarked_and_one_beside_is_not(tmp_path: P
     make_tree(tmp_path / "videophy2_train", 1, manifest=True, split="train")
     assert not [remark for remark in env(tmp_path).remarks if "not there" in remark]
     assert not [remark for remark in env(val).remarks if "not there" in remark]
+
+
+def test_of_many_values_for_one_variable_a_few_are_told_and_their_number(tmp_path: Path) -> None:
+    for name in "abcde":
+        make_tree(tmp_path / name / "videophy2_val", 1, manifest=True)
+    with pytest.raises(UsageError, match=r"^5 datasets would set VIDEOPHYSICS_ROOT: .*; and 2 more") as error:
+        env(tmp_path)
+    assert str(tmp_path / "c") in error.value.message
+    assert str(tmp_path / "d") not in error.value.message
+
+
+def test_an_sft_dataset_without_train_is_remarked(tmp_path: Path) -> None:
+    build(tmp_path / "data", **source(tmp_path / "source", ["first"]))
+    tree = bridge_tree(tmp_path / "tree")
+    shutil.rmtree(tree / "train")
+    build(tmp_path / "other", "bridge", source=str(tree))
+    assert not [remark for remark in env(tmp_path / "data").remarks if "not there" in remark]
+    assert [remark for remark in env(tmp_path / "other").remarks if "not there: train" in remark]
+
+
+def test_several_snapshots_are_refused_by_name_since_upstream_reads_one(tmp_path: Path) -> None:
+    (tmp_path / "rows.parquet").write_bytes(parquet([row(0)]))
+    options = SnapshotOptions(source=str(tmp_path / "rows.parquet"))
+    roots = []
+    for name in ("a", "b"):
+        results = prepare_snapshots("llava_ov", tmp_path / name, subsets=["default"], options=options)
+        roots.append(results[0].root)
+    consumer = "pre_exp012_llava_ov_mapstyle_dataloader"
+    assert "SNAPSHOT_OVERRIDES" in env(roots[0], consumer=consumer).variables
+    message = told(prep("env", tmp_path, "--for", consumer), 2)
+    assert "Two datasets would set SNAPSHOT_OVERRIDES" in message
+    assert all(str(root) in message for root in roots)
 
 
 @pytest.mark.parametrize("what", ["empty", "bare", "absent", "file"])

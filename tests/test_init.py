@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import shlex
 import shutil
@@ -19,7 +20,8 @@ import prep
 from prep.cli import cli
 from prep.cli_group import Settings
 from prep.cli_init import init as command
-from prep.errors import UsageError
+from prep.errors import IncompleteError, UsageError
+from prep.files import disk_errors
 from prep.init import Made, init
 from prep.recipe import load_recipe
 from tests.clips import make_clip
@@ -526,3 +528,27 @@ def test_the_command_says_what_to_do_next(folder: Path, here: Path) -> None:
     done = CliRunner().invoke(command, ["rows.csv"], obj=Settings())
     assert done.exit_code == 0
     assert done.output.splitlines()[-1] == "next: prep prepare rows.toml"
+
+
+@pytest.mark.parametrize(("sign", "named"), [(";", "`;`"), ("\t", "a tab")])
+def test_a_table_without_commas_is_told_as_what_it_is(sign: str, named: str, folder: Path) -> None:
+    (folder / "rows.csv").write_text(f"clip{sign}question{sign}answer\nv/a.mp4{sign}What?{sign}A disc.\n")
+    with pytest.raises(UsageError, match=f"one column, whose name has {named} in it") as error:
+        init(folder / "rows.csv")
+    assert "with commas" in error.value.remedy
+
+
+def test_a_recipe_that_cannot_be_written_is_named_itself(folder: Path, here: Path) -> None:
+    table = write_csv(folder / "rows.csv", ROWS)
+    # A folder where the partial file would be: as on a read-only disk, it cannot be opened.
+    (here / ".rows.toml.partial").mkdir()
+    message = told(run("init", table, cwd=here), 3)
+    assert f"{here / 'rows.toml'}: " in message
+    assert "partial" not in message
+
+
+def test_a_read_only_disk_is_told_without_an_option_that_init_has_not(here: Path) -> None:
+    with pytest.raises(IncompleteError) as error, disk_errors(here / "rows.toml"):
+        raise OSError(errno.EROFS, "Read-only file system", str(here / ".rows.toml.partial"))
+    assert error.value.message == f"{here / 'rows.toml'}: Read-only file system."
+    assert error.value.remedy == "The file system is read-only: write elsewhere."

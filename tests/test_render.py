@@ -12,6 +12,7 @@ from prep import schemas
 from prep.findings import Report, found
 from prep.render import WIDTH, render_json, render_junit, render_text
 from prep.validation import validate
+from tests.commands import prep, told
 from tests.trees import make_tree
 
 
@@ -50,9 +51,15 @@ def test_text_is_bounded_and_free_of_control_characters(report: Report) -> None:
 
 def test_one_of_a_kind_is_counted_in_the_singular() -> None:
     report = Report("data/val")
-    for what, number in (("files hashed", 1), ("frame tables", 1), ("records", 2), ("videos", 0)):
+    for what, number in (
+        ("files hashed", 1),
+        ("frame tables", 1),
+        ("records", 2),
+        ("videos", 0),
+        ("window indices", 1),
+    ):
         report.count(what, number)
-    assert "Checked: 1 file hashed, 1 frame table, 2 records\n" in render_text(report)
+    assert "Checked: 1 file hashed, 1 frame table, 2 records, 1 window index\n" in render_text(report)
 
 
 def test_text_of_a_clean_report(tmp_path: Path) -> None:
@@ -84,3 +91,12 @@ def test_junit_of_a_clean_report_has_a_case_that_passes(tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "val", 1, manifest=True)
     suite = ET.fromstring(render_junit(validate(tree, level="deep")))
     assert [(case.get("name"), len(case)) for case in suite] == [("no findings", 0)]
+
+
+def test_the_audit_names_its_own_option_and_counts_in_the_singular(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "videophy2_val", 3, manifest=True)
+    refused = told(prep("audit-loader", tree, "--ranks", "2", "--on-uneven", "error"), 2)
+    assert "Use --on-uneven pad or drop, or" in refused
+    assert "on_uneven" not in refused
+    text = prep("audit-loader", tree, "--ranks", "1", "--workers", "1", "--resume-points", "1").stderr
+    assert "1 (1 rank, 1 worker each)" in text

@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema_rs
 import pytest
 
-from prep import schemas
+from prep import recipe, schemas
 from prep.resources import data_folder
 from tests.trees import make_tree
 
@@ -58,3 +58,26 @@ def test_a_breach_that_quotes_a_huge_value_is_told_in_short() -> None:
     entry = {"id": ["x" * 100_000], "media": "a", "conversation": "b"}
     (finding,) = schemas.broken("conversations-meta-entry", entry, "meta.json")
     assert len(finding.message) < 400
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"vide_id": "a.mp4"}, "no video_id (it has 'vide_id')"),
+        ({"imageid": "a.png"}, "no image_id (it has 'imageid')"),
+        ({}, "no video_id, and no image_id (it has 'question', 'answer')"),
+    ],
+)
+def test_of_several_forms_it_is_told_what_is_missing(changed: dict[str, str], told: str) -> None:
+    item = {"question": "Why?", "answer": "So.", **changed}
+    assert list(schemas.errors("reasoning-item", item)) == [("/", told)]
+    (finding,) = schemas.broken("reasoning-item", item, "qa.json", place="/items/2")
+    assert finding.at() == "qa.json:/items/2"
+
+
+def test_a_recipe_without_a_source_is_told_what_each_form_needs() -> None:
+    document = recipe.load_recipe("videophy2").document
+    splits = {"val": {"directory": "videophy2_val"}}
+    ((pointer, message),) = schemas.errors("recipe-conversations", {**document, "splits": splits})
+    assert pointer == "/splits/val"
+    assert message == "no repo or file, and no table (it has 'directory')"

@@ -8,9 +8,17 @@ import pytest
 from PIL import Image
 
 from prep.errors import PrepError, UsageError
+from prep.resources import data_folder
+from prep.robots import RobotOptions, prepare_robots
 from prep.show import show
+from prep.snapshots import SnapshotOptions, prepare_snapshots
 from tests.clips import make_clip
 from tests.commands import prep, told
+from tests.llava import parquet, row
+from tests.reasoning import annotation, clips, item
+from tests.reasoning import run as reasoning
+from tests.robot_scenes import libero_scenes
+from tests.sft_trees import build, source
 from tests.trees import PROMPT, make_tree, prove
 
 
@@ -74,3 +82,84 @@ def test_the_command_prints_it_on_stdout(tree: Path, tmp_path: Path) -> None:
     assert done.stderr == ""
     assert "conversation_0002" in done.stdout
     assert (tmp_path / "a.png").is_file()
+
+
+# --- the other kinds -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Path:
+    (tmp_path / "rows.parquet").write_bytes(parquet([row(0), row(1)]))
+    options = SnapshotOptions(source=str(tmp_path / "rows.parquet"))
+    (result,) = prepare_snapshots("llava_ov", tmp_path / "data", subsets=["default"], options=options)
+    return result.root
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    media = clips(tmp_path / "media", "a.mp4", "b.mp4")
+    path = annotation(media / "qa.json", [item("a.mp4"), item("b.mp4", "Where?")])
+    reasoning(tmp_path / "data", [path], mode="answer")
+    return tmp_path / "data/video_reasoning/train"
+
+
+@pytest.fixture
+def captioned(tmp_path: Path) -> Path:
+    return build(tmp_path / "data", **source(tmp_path / "source", ["first"])).root
+
+
+def test_a_row_of_a_snapshot_is_shown_and_its_picture_written_as_it_is(
+    snapshot: Path, tmp_path: Path
+) -> None:
+    text = show(snapshot, 1, png=tmp_path / "a.png")
+    assert text.splitlines()[0] == "sample 1 of 0 to 1: row 1"
+    assert "image_0: " in text
+    assert "uint8 [16, 24, 3]" in text
+    assert "assistant: It is 1." in text
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.size == (24, 16)
+        assert picture.getpixel((0, 0)) == (1, 0, 77)
+
+
+def test_a_reasoning_item_is_shown_with_the_frames_of_its_video(questions: Path, tmp_path: Path) -> None:
+    text = show(questions, 1, png=tmp_path / "a.png")
+    assert "user: Where?" in text
+    assert "b.mp4" in text
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.size[0] % 160 == 0
+
+
+def test_a_reasoning_item_without_its_video_is_one_sentence(questions: Path, tmp_path: Path) -> None:
+    for path in tmp_path.rglob("a.mp4"):
+        path.unlink()
+    with pytest.raises(PrepError, match=r"a\.mp4: cannot be read"):
+        show(questions, 0, png=tmp_path / "a.png")
+
+
+def test_an_sft_record_is_shown_with_its_frames(captioned: Path, tmp_path: Path) -> None:
+    assert "Take first." in show(captioned, 0, png=tmp_path / "a.png")
+    assert (tmp_path / "a.png").is_file()
+
+
+def test_a_robot_window_is_shown_with_its_frames(tmp_path: Path) -> None:
+    text = show(libero_scenes(tmp_path), 0, png=tmp_path / "a.png")
+    assert "action: float32" in text
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.size[0] == 8 * 160
+
+
+def test_a_robot_recipe_without_a_consumer_gets_one_by_the_remedy(tmp_path: Path) -> None:
+    libero_scenes(tmp_path / "made")
+    text = (data_folder("recipes") / "libero_10.toml").read_text()
+    kept = [line for line in text.splitlines() if not line.startswith("consumers")]
+    recipe, options = tmp_path / "mine.toml", RobotOptions(root=tmp_path / "made/tree", update=True)
+    recipe.write_text("\n".join(kept))
+    (result,) = prepare_robots(str(recipe), tmp_path / "data", options=options)
+    with pytest.raises(UsageError, match="names no consumer") as error:
+        show(result.root, 0)
+    assert 'consumers = ["NAME"]' in error.value.remedy
+    assert "action_policy_libero_10_nano" in error.value.remedy
+    assert "--update" in error.value.remedy
+    recipe.write_text(text)
+    prepare_robots(str(recipe), tmp_path / "data", options=options)
+    assert "action: float32" in show(result.root, 0)

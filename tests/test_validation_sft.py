@@ -284,6 +284,11 @@ def test_nothing_kept_is_an_error_that_counts_the_reasons(tree: Path) -> None:
     assert "duration_too_long 1" in messages(report, "SFT014")[0]
 
 
+def test_a_tree_without_training_records_is_an_error(tree: Path) -> None:
+    shutil.rmtree(tree / "train")
+    assert places(check(tree), "FIL005") == ["train/video_dataset_file.jsonl"]
+
+
 def test_a_prepared_dataset_against_its_manifest(tmp_path: Path) -> None:
     made = build(tmp_path / "data", **source(tmp_path / "src", ["a", "b"]))
     assert codes(check(made.root, "deep")) == {}

@@ -343,5 +343,6 @@ def _form(found: Found, recipe: dict[str, Any]) -> _Form:
             return _FORMS[consumer]
     raise UsageError(
         f"{found.path}: the recipe {recipe['name']} names no consumer whose samples are known.",
-        remedy=f"Known are {', '.join(_FORMS)}.",
+        remedy=f'Put consumers = ["NAME"] into the recipe, NAME being one of {", ".join(_FORMS)}, '
+        "and run the same prepare command with --update.",
     )

@@ -7,6 +7,7 @@ move to their names, so that a run that fails leaves a finished dataset as it wa
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -28,6 +29,7 @@ from prep.workspace import Content, Workspace
 __all__ = [
     "Gathered",
     "Store",
+    "bring",
     "check_space",
     "estimate_bytes",
     "fetcher_for",
@@ -46,6 +48,7 @@ Mirrors = Sequence[tuple[str, str]]
 
 _RESUMABLE = 1 << 20  # bytes; a shorter body is sooner fetched anew than resumed in a later run
 _SPARE_BYTES = 64 << 20
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _SYNC_SECONDS = 5.0  # the most work that a power cut, unlike a kill, makes to be done again
 
 
@@ -82,6 +85,17 @@ class Store:
     def contents(self) -> set[str]:
         """The sha256 of everything that is there."""
         return self.waiting.keys() | set(self.placed.values())
+
+
+def bring(source: Path, target: Path) -> None:
+    """Link or copy a file into place; raises IncompleteError, which names the file that is at fault."""
+    with disk_errors(target):
+        try:
+            link_or_copy(source, target)
+        except OSError as error:
+            if error.errno in _FULL:  # the standard library's copy names the source for these too
+                raise OSError(error.errno, error.strerror, str(target)) from error
+            raise
 
 
 def seed(workspace: Workspace, manifest: Manifest) -> None:
@@ -121,8 +135,7 @@ def link_from(workspace: Workspace, other: Path, wanted: set[str]) -> int:
         if record.source in workspace.ledger.sources or not path.is_file() or path.stat().st_size != size:
             continue
         target = workspace.stored(record.media_sha256)
-        with disk_errors(target):
-            link_or_copy(path, target)
+        bring(path, target)
         workspace.ledger.fetched(record.source, Content(record.media_sha256, size), target)
         linked += 1
     return linked
@@ -239,7 +252,8 @@ def check_space(root: Path, need_bytes: int, need_files: int) -> None:
     free = free_space(root)
     if free.bytes < need_bytes + _SPARE_BYTES:
         raise IncompleteError(
-            f"{root}: {bytes_text(free.bytes)} free, about {bytes_text(need_bytes)} needed.",
+            f"{root}: {bytes_text(free.bytes)} free, about {bytes_text(need_bytes + _SPARE_BYTES)} needed "
+            f"({bytes_text(need_bytes)} of files, {bytes_text(_SPARE_BYTES)} to spare).",
             remedy="Free some space or give another --out-root, then run the same command again.",
         )
     if free.files is not None and free.files < need_files:

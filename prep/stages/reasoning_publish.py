@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from prep import __version__
 from prep.errors import IncompleteError, UsageError, WouldChangeError
-from prep.files import disk_errors, link_or_copy, sha256_of, sync_folder, write_whole
+from prep.files import disk_errors, sha256_of, sync_folder, write_whole
 from prep.layouts.reasoning_qa import MEDIA, media_folder
 from prep.layouts.reasoning_qa_checks import items_of
 from prep.layouts.reasoning_qa_tree import LOCATION
@@ -19,6 +19,7 @@ from prep.pool import map_threads
 from prep.recipe import canonical_json
 from prep.stages.finished import differences
 from prep.stages.options import Result
+from prep.stages.payload import bring
 from prep.workspace import Workspace, is_unfinished
 
 if TYPE_CHECKING:
@@ -225,8 +226,7 @@ def _place_media(prepared: Prepared) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     if not _is_same(source, target):
-        with disk_errors(target):
-            link_or_copy(source, target)
+        bring(source, target)
 
 
 def _is_same(source: Path, target: Path) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from prep.errors import EnvironmentLacksError, PrepError, UsageError
 from prep.findings import found
@@ -31,6 +32,9 @@ from prep.stages.sft_tokens import token_counter
 from prep.workspace import Workspace, attempt_path, is_unfinished, ledger_path
 
 __all__ = ["prepare_dataset"]
+
+# One digest is over both: which of them it was cannot be told.
+_CHANGED: Final = {"captions": "the captions or videos of the source have changed"}
 
 
 def prepare_dataset(recipe: Recipe, part: Split, out_root: Path, options: SftOptions) -> Result:
@@ -106,7 +110,7 @@ def _differences(run: Run, manifest: Manifest, plan: Plan | None) -> list[str]:
         old = {source["file"]: source["sha256"] for source in document["sources"]}
         new = {source["file"]: source["sha256"] for source in plan.facts}
         names = (name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name))
-        changed += [f"source {name} has changed" for name in names]
+        changed += [_CHANGED.get(name, f"source {name} has changed") for name in names]
     return changed
 
 
@@ -169,6 +173,7 @@ def _result(run: Run, plan: Plan) -> Result:
         failed=plan.drops(),
         failures=list(islice(failures, FAILURES_SHOWN)),
         findings=list(plan.findings[:FAILURES_SHOWN]),
+        notes=list(plan.notes),
         unit="records",
     )
 

@@ -38,7 +38,8 @@ def captions_plan(
 ) -> Plan:
     """The clips of `captions/<clip>/caption.{json,txt}` with `videos/<clip>.<ending>`, by name.
 
-    Where there is no such folder, `captions/<clip>.{json,txt}` are taken, if their video is there.
+    A folder of a video's name without a caption is one of them, to be counted as dropped. Where no
+    folder has a caption, `captions/<clip>.{json,txt}` are taken, if their video is there.
 
     Each becomes one record of one window over the whole clip, with both forms of its caption. With
     `facts_only` no video is opened, and only the source's facts are of use.
@@ -75,16 +76,14 @@ def _captioned(captions: Path, videos: Path) -> list[_Texts]:
             raise UsageError(
                 f"{folder} is not a directory.", remedy=f"Give the folder of {what} to --{_OPTION[what]}."
             )
-    found = sorted(
-        path
-        for path in captions.iterdir()
-        if path.is_dir() and ((path / _TEXT).exists() or (path / _OBJECT).exists())
-    )
+    folders = sorted(path for path in captions.iterdir() if path.is_dir())
+    told = {path.name for path in folders if (path / _TEXT).exists() or (path / _OBJECT).exists()}
+    found = [path for path in folders if path.name in told or _video(videos, path.name)] if told else []
     texts = [_Texts(path.name, path / _TEXT, path / _OBJECT, f"{path.name}/{_OBJECT}") for path in found]
     texts = texts or [
         _Texts(name, captions / f"{name}.txt", captions / f"{name}.json", f"{name}.json")
         for name in sorted({path.stem for path in captions.iterdir() if path.suffix in (".txt", ".json")})
-        if any((videos / f"{name}{ending}").exists() for ending in VIDEO_ENDINGS)
+        if _video(videos, name)
     ]
     if not texts:
         raise UsageError(
@@ -92,6 +91,11 @@ def _captioned(captions: Path, videos: Path) -> list[_Texts]:
             remedy="Give the folder that holds one folder, or one text, a clip.",
         )
     return texts
+
+
+def _video(videos: Path, name: str) -> str:
+    """The file name of a clip's video, by upstream's order of endings; empty where there is none."""
+    return next((f"{name}{ending}" for ending in VIDEO_ENDINGS if (videos / f"{name}{ending}").exists()), "")
 
 
 _OPTION: Final = {"captions": "from-captions", "videos": "videos"}
@@ -113,7 +117,7 @@ def _clip(row: int, texts: _Texts, videos: Path, findings: list[Finding]) -> Cli
         dense = "" if spoken is None else str(spoken).strip()
     if not dense and structured is None:
         return clip.drop("empty_caption", f"{name}: neither {_TEXT} nor {_OBJECT} holds a caption")
-    video = next((f"{name}{ending}" for ending in VIDEO_ENDINGS if (videos / f"{name}{ending}").exists()), "")
+    video = _video(videos, name)
     if not video:
         return clip.drop("missing_video", f"{name}: no {name}{{{','.join(VIDEO_ENDINGS)}}} among the videos")
     clip.source, clip.media = video, f"videos/{video}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prep.errors import FetchError
-from prep.files import disk_errors, link_or_copy, sha256_of, size_of, sync_folder
+from prep.files import disk_errors, sha256_of, size_of, sync_folder
 from prep.pool import map_threads
 from prep.progress import progress
 from prep.stages import payload
@@ -65,7 +65,7 @@ class _Bringing:
         target = self.workspace.stored(sha256)
         with guard(sha256), disk_errors(target):
             if not target.exists():
-                link_or_copy(self.shared.path(sha256) or path, target)
+                payload.bring(self.shared.path(sha256) or path, target)
             self.workspace.ledger.fetched(name, Content(sha256, size), target)
         return size
 
@@ -76,7 +76,7 @@ def gather(run: Run, plan: Plan, workspace: Workspace, shared: Shared) -> Gather
     # Prompts are views, read when they are written; of a far source they must be had by then.
     views = {name for path, name in plan.extras.items() if plan.is_far and not is_payload(path)}
     wanted = [*_missing(run, plan, workspace, videos), *sorted(views)]
-    need = sum(plan.sizes.get(name, 0) for name in wanted if name not in shared.digests)
+    need = _bytes_needed(plan, workspace, [name for name in wanted if name not in shared.digests])
     payload.check_space(run.root, need, 2 * len(wanted) + 8)
     bringing = _Bringing(plan, workspace, shared, videos, views)
     gathered, failures = Gathered(), dict[str, FetchError]()
@@ -95,6 +95,20 @@ def gather(run: Run, plan: Plan, workspace: Workspace, shared: Shared) -> Gather
         workspace.ledger.sync()
     gathered.transient = _drop_lost(run, plan, failures)
     return gathered
+
+
+def _bytes_needed(plan: Plan, workspace: Workspace, names: Sequence[str]) -> int:
+    """The bytes that these files will take here: what another device holds is copied, the rest linked."""
+    if plan.is_far:
+        return sum(plan.sizes.get(name, 0) for name in names)
+    device, need = workspace.root.stat().st_dev, 0
+    for name in names:
+        try:
+            state = plan.locate(name).stat()
+        except (FetchError, OSError):
+            continue  # told with its reason when it is brought
+        need += state.st_size if state.st_dev != device else 0
+    return need
 
 
 def _missing(run: Run, plan: Plan, workspace: Workspace, videos: Mapping[str, None]) -> list[str]:

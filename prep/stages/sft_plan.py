@@ -71,7 +71,7 @@ class Plan:
     `locate` gives the file of a source's name, fetching it if need be; it raises FetchError.
     `extras` are other files of a tree: path in the dataset → name in the source. `facts` are the
     manifest's sources; `hashes` the sha256 of each name for which the source lists it. `is_verified`
-    is false where the Hub could not be asked which files there are.
+    is false where the Hub could not be asked which files there are. `notes` are what a user should know.
     """
 
     form: str
@@ -85,6 +85,7 @@ class Plan:
     is_far: bool = False
     is_verified: bool = True
     summary: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)
 
     def kept(self) -> list[Clip]:
         """The clips that are records."""

@@ -18,6 +18,7 @@ from prep.layouts.sft_jsonl import LINES, SPLITS, SUMMARY, is_media
 from prep.layouts.sft_windows import CAPTION_JSON
 from prep.manifest import MANIFEST, FileRow, Manifest, RecordRow
 from prep.pool import map_threads
+from prep.progress import counted
 from prep.recipe import canonical_json
 from prep.stages.payload import Store, place
 from prep.stages.sft_plan import Clip, Plan
@@ -148,14 +149,14 @@ class Publication:
         return FileRow(path, len(data), hashlib.sha256(data).hexdigest(), "computed", "view")
 
     def _consumption(self, lines: Mapping[str, bytes]) -> dict[str, Any]:
-        headers, counted = self._headers(), dict[str, Any]()
+        headers, splits = self._headers(), dict[str, Any]()
         for split, clips in _by_split(self.plan.kept()).items():
             counts = Consumption(self.run.loader, self.tokens)
             for clip in clips:
                 counts.take(clip.data(), headers.get(clip.path))
-            counted[split] = counts.as_dict() | self._tokens_before(split, lines)
-        trained = counted.get(SPLITS[0], {}).get("records_kept", 0)
-        return {"samples": trained, "num_video_frames": self.run.loader.num_video_frames, "splits": counted}
+            splits[split] = counts.as_dict() | self._tokens_before(split, lines)
+        trained = splits.get(SPLITS[0], {}).get("records_kept", 0)
+        return {"samples": trained, "num_video_frames": self.run.loader.num_video_frames, "splits": splits}
 
     def _tokens_before(self, split: str, lines: Mapping[str, bytes]) -> dict[str, Any]:
         """The figures of an earlier run's tokenizer, where none is given now and the lines are the same."""
@@ -257,6 +258,6 @@ def told(consumption: Mapping[str, Any]) -> list[str]:
         if "captions_over_limit" in counts:
             text += f"; {counts['captions_over_limit']} captions over {counts['max_caption_tokens']} tokens"
         notes.append(text)
-        notes += [f"{split}: {count} records dropped: {reason}" for reason, count in drops.items()]
-        notes += [f"{split}: {count} windows dropped: {reason}" for reason, count in windows.items()]
+        for noun, by_reason in (("record", drops), ("window", windows)):
+            notes += [f"{split}: {counted(number, noun)} dropped: {why}" for why, number in by_reason.items()]
     return notes

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prep.errors import FetchError, UsageError
+from prep.errors import FetchError, PrepError, UsageError
 from prep.files import sha256_of
 from prep.layouts.sft_sources import source_of
 from prep.layouts.sft_windows import Loader
@@ -17,7 +18,7 @@ from prep.recipe import Recipe, Split
 from prep.stages.sft_captions import captions_plan
 from prep.stages.sft_curator import curator_plan
 from prep.stages.sft_options import SftOptions
-from prep.stages.sft_plan import Plan
+from prep.stages.sft_plan import Clip, Plan
 from prep.stages.sft_split import hold_out
 from prep.stages.sft_tokens import tokenizer_sha256
 from prep.stages.sft_tree import hub_plan, tree_folder, tree_plan
@@ -55,7 +56,11 @@ class Run:
                 "--num-video-frames is 0 or below -1.", remedy="Give the recipe's number, or -1."
             )
         loader = Loader.of(recipe.document, asked)
-        return cls(recipe, part, out_root / (options.name or part.directory), options, form, place, loader)
+        run = cls(recipe, part, out_root / (options.name or part.directory), options, form, place, loader)
+        group = run.build("group")
+        if group is not None:
+            _pattern(group)  # a broken one is told even where nothing is held out
+        return run
 
     @property
     def is_in_place(self) -> bool:
@@ -116,7 +121,7 @@ class Run:
         """
         options, place = self.options, self.place
         if self.form == "hub":
-            return hub_plan(self.asked(), commit, self.part, options)
+            return self._hub_plan(commit)
         assert place is not None
         if self.form == "tree":
             return tree_plan(tree_folder(place, self.part), options.limit)
@@ -145,6 +150,16 @@ class Run:
             self._split(plan)
         return plan
 
+    def _hub_plan(self, commit: str | None) -> Plan:
+        source = self.options.source
+        try:
+            return hub_plan(self.asked(), commit, self.part, self.options)
+        except PrepError as error:
+            if source is not None and "@" not in source:
+                # A path that was mistyped looks like the name of a repository.
+                error.message += f" There is no folder {source} here, so it was taken for a Hub repository."
+            raise
+
     def _missing(self, plan: Plan) -> None:
         """Drop the clips whose video is not there, before any is held out."""
         for clip in plan.kept():
@@ -159,9 +174,11 @@ class Run:
         kept = plan.kept()
         if not fraction or not kept:
             return
-        pattern = _pattern(self.build("group"))
+        group = self.build("group")
+        if group is not None:
+            plan.notes += _grouped([clip for clip in kept if not clip.group], group)
         for clip in kept:
-            clip.group = clip.group or source_of(clip.uuid, pattern)
+            clip.group = clip.group or source_of(clip.uuid)
         hold_out(kept, fraction, self.build("seed") or 0, _twins(plan))
 
 
@@ -172,14 +189,39 @@ def _twins(plan: Plan) -> dict[str, str]:
     return {name: sha256_of(path) for name, path in paths.items() if sizes[path.stat().st_size] > 1}
 
 
-def _pattern(text: str | None) -> re.Pattern[str] | None:
+def _grouped(clips: Sequence[Clip], text: str) -> list[str]:
+    """Give the clips that `--group` matches their source; what is to be said of the others.
+
+    `clips` are those whose source nothing else states. Raises UsageError where it matches none of them.
+    """
+    if not clips:
+        return ["--group is not used: the curator states each clip's source_video"]
+    pattern, missed = _pattern(text), list[str]()
+    for clip in clips:
+        match = pattern.search(clip.uuid)
+        if match is not None and match[1]:
+            clip.group = source_of(clip.uuid, pattern)
+        else:
+            missed.append(clip.uuid)
+    if len(missed) == len(clips):
+        raise UsageError(
+            f"--group {text!r} matches no clip's name, such as {missed[0]!r}.",
+            remedy="Correct it, or leave it out: names such as ride_clip001 are told apart without it.",
+        )
+    if not missed:
+        return []
+    share = f"{len(missed)} of {len(clips)} clips"
+    return [f"{share} do not match --group, such as {missed[0]}: their source is told as without it"]
+
+
+def _pattern(text: str) -> re.Pattern[str]:
     try:
-        pattern = re.compile(text) if text is not None else None
+        pattern = re.compile(text)
     except re.error as error:
         raise UsageError(
             f"--group {text!r} is no regular expression: {error}.", remedy="Correct it."
         ) from error
-    if pattern is not None and not pattern.groups:
+    if not pattern.groups:
         raise UsageError(f"--group {text!r} has no group.", remedy="Put the source's part in ( ).")
     return pattern
 
@@ -223,6 +265,11 @@ def _tree_or_hub(source: str) -> tuple[str, Path | None]:
         raise UsageError(
             f"The source {source!r} is neither a local folder nor owner/name.",
             remedy="Give a folder that exists, or owner/name@revision.",
+        )
+    if path.parent.is_dir() and "@" not in path.name:
+        raise UsageError(
+            f"{path.parent} is a folder here, and holds no folder {path.name}.",
+            remedy="Give a folder that exists, or owner/name@revision for a repository of the Hub.",
         )
     return "hub", None
 

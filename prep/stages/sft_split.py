@@ -16,7 +16,8 @@ def hold_out(clips: Sequence[Clip], fraction: float, seed: int, twins: Mapping[s
     """Give the split `val` to about `fraction` of the clips, source by source in an order of `seed`.
 
     `twins` maps the source of a clip's video to its content, for those that may be the same: equal
-    content is one source too. Raises UsageError where all clips are of one source.
+    content is one source too. One source at least stays in training, however large the fraction.
+    Raises UsageError where all clips are of one source.
     """
     groups = _joined(clips, twins)
     if len(groups) < 2:
@@ -24,7 +25,7 @@ def hold_out(clips: Sequence[Clip], fraction: float, seed: int, twins: Mapping[s
             f"All {len(clips)} clips are of one source, so that none can be held out.",
             remedy="Leave out --val-fraction, or tell sources apart with --group.",
         )
-    wanted, held = round(fraction * len(clips)), 0
+    wanted, held = min(round(fraction * len(clips)), len(clips) - 1), 0
     ordered = sorted(groups, key=lambda name: hashlib.sha256(f"{seed}/{name}".encode()).digest())
     chosen = []
     for name in ordered:

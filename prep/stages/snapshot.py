@@ -18,7 +18,7 @@ from prep.manifest import STATE, Manifest, RecordRow, read_rows, write_table
 from prep.progress import bytes_text, progress
 from prep.recipe import Recipe, Split
 from prep.stages import payload
-from prep.stages.finished import differences, refuse_change
+from prep.stages.finished import refuse_change
 from prep.stages.options import FAILURES_SHOWN, Result
 from prep.stages.snapshot_card import write_card
 from prep.stages.snapshot_fetch import fetch_only
@@ -67,12 +67,13 @@ def _refuse_foreign(run: SnapshotRun) -> None:
 def _settled(run: SnapshotRun) -> Result | None:
     """The result of a dataset that is finished as asked; None if there is work to do.
 
-    Reads the manifest and asks the file system for sizes; opens no socket. Raises WouldChangeError.
+    Reads the manifest and a local source, and asks the file system for sizes; opens no socket. Raises
+    WouldChangeError, and UsageError for a local source without the subset.
     """
     manifest = Manifest.load(run.root)
     if manifest is None:
         return None
-    changed = differences(manifest, run.request(), run.recipe, None)
+    changed = run.changes(manifest)
     if changed and not run.options.update:
         if run.options.dry_run:
             return None
@@ -93,7 +94,7 @@ def _planned(run: SnapshotRun) -> Result:
         result.fetched, result.bytes = len(names), sum(sizes[name] for name in names)
     result.notes.append(f"{len(names)} parquet files of {bytes_text(sum(sizes[name] for name in names))}")
     if manifest is not None:
-        changed = differences(manifest, run.request(), run.recipe, None)
+        changed = run.changes(manifest)
         result.notes.extend(f"would change {item} (needs --update)" for item in changed)
     if other is not None:
         result.notes.append(f"whole shards would be taken from {other.root}")
@@ -135,7 +136,7 @@ def _held(run: SnapshotRun, workspace: Workspace, other: Manifest | None) -> Res
     pins = workspace.ledger.pins
     source = open_source(run.recipe, run.part, run.options, run.commit(manifest, pins))
     if manifest is not None and run.same_source(manifest, source):
-        changed = differences(manifest, run.request(), run.recipe, None)
+        changed = run.changes(manifest)
         if not changed and not manifest.damaged_files(manifest.files()):
             return run.settled(manifest)
         mends = not changed
@@ -198,7 +199,7 @@ def _build(run: SnapshotRun, workspace: Workspace, source: Source, *, mends: boo
             workspace,
             run.whole,
             files,
-            RowRule.of(run.recipe.document),
+            RowRule.of(run.recipe.document, source.table.media_root if source.table else None),
             form=options.form,
             split=run.part.name,
             bounds=Bounds(options.limit, options.max_samples, options.shard_bytes),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from prep.errors import PrepError
+from prep.files import resolve_below
 from prep.findings import Finding, catalogue
 from prep.images import check_image
 
@@ -50,19 +51,27 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class RowRule:
-    """What a row is to hold: the recipe's columns, and how many turns."""
+    """What a row is to hold: the recipe's columns, and how many turns.
+
+    `media_root` is the folder of the images of a table that names files; None where parquet holds them.
+    """
 
     id: str | None
     image: str
     conversations: str
     minimum_turns: int
+    media_root: Path | None = None
 
     @classmethod
-    def of(cls, recipe: Mapping[str, Any]) -> RowRule:
+    def of(cls, recipe: Mapping[str, Any], media_root: Path | None = None) -> RowRule:
         """The rule of a recipe's document."""
         columns = recipe["columns"]
         return cls(
-            columns.get("id"), columns["image"], columns["conversations"], recipe["keep"]["minimum_turns"]
+            columns.get("id"),
+            columns["image"],
+            columns["conversations"],
+            recipe["keep"]["minimum_turns"],
+            media_root,
         )
 
     def judge(self, row: Mapping[str, Any]) -> Judged:
@@ -96,7 +105,10 @@ class RowRule:
         name = image.get("path") if isinstance(image, dict) else None
         facts, findings = check_image(data, name=name)
         if facts is None:
-            return (*_failure(findings[0]), "", ())
+            reason, detail = _failure(findings[0])
+            if data is None and name and self.media_root is not None:
+                detail = _not_there(self.media_root, str(name))
+            return reason, detail, "", ()
         return "", "", facts.mode, tuple(finding.code for finding in findings)
 
 
@@ -111,6 +123,15 @@ def broken_turn(turns: Sequence[Any]) -> str:
 
 def _failure(finding: Finding) -> tuple[str, str]:
     return catalogue()[finding.code].reasons[0], finding.message
+
+
+def _not_there(folder: Path, name: str) -> str:
+    """Why a table's image could not be read."""
+    try:
+        resolve_below(folder, name)
+    except PrepError as error:
+        return error.message
+    return f"{name!r} is not in {folder}"
 
 
 def _plain(value: Any) -> str:

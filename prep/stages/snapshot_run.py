@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from prep.findings import found
 from prep.layouts.arrow_snapshot import safe_name
 from prep.manifest import Manifest
 from prep.recipe import Recipe, Split
+from prep.stages.finished import differences
 from prep.stages.options import FAILURES_SHOWN, Result
 from prep.stages.snapshot_options import SnapshotOptions
 from prep.stages.snapshot_rows import FILTERED
@@ -22,6 +23,7 @@ from prep.stages.snapshot_source import (
     chosen_subset,
     completed,
     lacking,
+    open_source,
     subsets_of,
 )
 from prep.stages.snapshot_table import ImageTable
@@ -44,6 +46,7 @@ class SnapshotRun:
     folder: Path
     root: Path
     options: SnapshotOptions
+    _digests: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -91,9 +94,39 @@ class SnapshotRun:
         }
 
     def _table(self) -> dict[str, str]:
-        """The digest of a table that names image files, so that a change of it is seen."""
-        table = ImageTable.of(self.recipe, self.part) if self.options.source is None else None
-        return {} if table is None else {"table": table.digest()}
+        """The digests of a table that names image files, and of those; taken once, so a change is seen."""
+        if self.options.source is None and not self._digests:
+            table = ImageTable.of(self.recipe, self.part)
+            self._digests.update({} if table is None else table.digests())
+        return dict(self._digests)
+
+    def changes(self, manifest: Manifest) -> list[str]:
+        """What this run would change of a finished dataset, each as `what: old → new`.
+
+        Reads a local source to the end; a Hub source is not asked. Raises UsageError for a local source
+        without the subset.
+        """
+        changed = differences(manifest, self.request(), self.recipe, None)
+        before = manifest.document["sources"]
+        if self.is_remote() or before[0]["kind"] != "local":
+            return changed
+        source = open_source(self.recipe, self.part, self.options, None)
+        if source.table is None:  # its digests are in the request
+            changed.extend(self._source_changes(source, manifest))
+        return changed
+
+    def _source_changes(self, source: Source, manifest: Manifest) -> Iterator[str]:
+        """The files of a local source that are not as a dataset was made from them, as far as it read."""
+        before, counts = manifest.document["sources"], manifest.document["counts"]
+        names = self.file_names(source)
+        for stated, name in zip(before, names, strict=False):
+            digest = source.sha256(name, source.folder / name)
+            if digest != stated["sha256"]:
+                was = "sha256" if name == stated["file"] else f"{stated['file']}, sha256"
+                yield f"source {name}: {was} {stated['sha256'][:12]} → {digest[:12]}"
+        met = counts["rows"] == self.options.limit or counts["kept"] == self.options.max_samples
+        if len(names) < len(before) or (len(names) > len(before) and not met):
+            yield f"source files: {len(before)} → {len(names)}"
 
     def binding(self) -> dict[str, Any]:
         """What an unfinished run is bound to: the request and the recipe."""

@@ -246,7 +246,7 @@ class Builder:
             disk_errors(self.folder),
             _ShardFile(self.folder / name, self.form, self.schema()) as shard,
         ):
-            while shard.weight < self.bounds.shard_bytes:
+            while not shard.rows or shard.weight < self.bounds.shard_bytes:
                 item = self._next(sealed, first + sealed.records, kept + shard.rows)
                 if item is None:
                     sealed.is_last = True

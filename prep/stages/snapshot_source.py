@@ -16,6 +16,7 @@ from prep.layouts.hub_card import CARD, Subset, subsets_in
 from prep.recipe import Recipe, Split
 from prep.stages.snapshot_options import SnapshotOptions
 from prep.stages.snapshot_table import ImageTable
+from prep.stages.sources import given_source, taken_for_hub
 
 __all__ = [
     "Source",
@@ -99,9 +100,12 @@ class Source:
 
 
 def asked_source(split: Split, options: SnapshotOptions) -> str:
-    """The source as a manifest may keep it: `owner/name[@revision]`, or `local`."""
+    """The source as a manifest may keep it: `owner/name[@revision]`, or `local`.
+
+    Raises UsageError for a local path that is not there.
+    """
     if options.source is not None:
-        return "local" if Path(options.source).expanduser().exists() else options.source
+        return given_source(options.source)
     if split.table is not None:
         return "local"
     return f"{split.repo}@{split.revision}" if split.revision else str(split.repo)
@@ -126,7 +130,8 @@ def open_source(recipe: Recipe, split: Split, options: SnapshotOptions, commit: 
             remedy="Give a folder or parquet file that exists, or owner/name, or owner/name@revision.",
         )
     repo, revision = hub.parse_source(asked)
-    listing = hub.listing(repo, commit or revision, offline=options.offline)
+    with taken_for_hub(options.source):
+        listing = hub.listing(repo, commit or revision, offline=options.offline)
     if commit is not None and listing.asked != revision:
         listing = hub.Listing(
             repo,

@@ -6,7 +6,7 @@ until its rows are in sealed shards.
 
 from __future__ import annotations
 
-import functools
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,10 +63,18 @@ class ImageTable:
         """The name of the parquet that is made."""
         return f"{self.path.stem}.parquet"
 
-    def digest(self) -> str:
-        """The SHA-256 of the table, by which a run sees that it has been changed."""
-        state = self._there().stat()
-        return _digest(self.path, state.st_size, state.st_mtime_ns)
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of the table, and one over its images, by which a run sees that they were changed."""
+        images, known = hashlib.sha256(), dict[Path, str]()
+        for row in read_rows(self._there()).each():
+            path = self._file(row)
+            if path is None:
+                continue
+            if path not in known:
+                known[path] = sha256_of(path) if path.is_file() else "absent"
+            name = path.relative_to(self.media_root).as_posix()
+            images.update(f"{name}\0{known[path]}\n".encode("utf-8", "surrogateescape"))
+        return {"table": sha256_of(self.path), "images": images.hexdigest()}
 
     def size(self) -> int:
         """The bytes of the table and of its images."""
@@ -148,7 +156,9 @@ class ImageTable:
         path = self._file(row)
         if path is None:
             return None if value in (None, "") or isinstance(value, list) else {"bytes": None, "path": value}
-        return {"bytes": path.read_bytes() if path.is_file() else None, "path": path.name}
+        if not path.is_file():  # the row is told of by all that the table names
+            return {"bytes": None, "path": value}
+        return {"bytes": path.read_bytes(), "path": path.name}
 
     def _file(self, row: Mapping[str, Any]) -> Path | None:
         value = single(row.get(self.columns["image"]))
@@ -187,8 +197,3 @@ def _is_whole(path: Path, columns: Mapping[str, str]) -> bool:
         return False
     turn = turns.value_type
     return bool(pa.types.is_struct(turn) and turn.get_field_index("from") >= 0)
-
-
-@functools.lru_cache(maxsize=8)
-def _digest(path: Path, _size: int, _mtime: int) -> str:
-    return sha256_of(path)

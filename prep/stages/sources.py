@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prep.errors import UsageError
+from prep.errors import PrepError, UsageError
 from prep.files import disk_errors, link_or_copy, sha256_of
 from prep.manifest import STATE, Manifest
 from prep.recipe import Recipe, Split
 from prep.stages.options import Options
 from prep.workspace import Workspace
 
-__all__ = ["SOURCE_FOLDER", "SourceTable", "asked_source", "local_table", "open_source"]
+__all__ = [
+    "SOURCE_FOLDER",
+    "SourceTable",
+    "asked_source",
+    "check_out_root",
+    "given_source",
+    "local_table",
+    "open_source",
+    "taken_for_hub",
+]
 
 SOURCE_FOLDER = f"{STATE}/source"
+_TABLES = (".csv", ".json", ".jsonl", ".parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +51,52 @@ class SourceTable:
 
 
 def asked_source(split: Split, options: Options) -> str:
-    """The source as a manifest may keep it: `owner/name[@revision]`, or `local` for a local file."""
+    """The source as a manifest may keep it: `owner/name[@revision]`, or `local` for a local file.
+
+    Raises UsageError for a local path that is not there.
+    """
     given = options.sources.get(split.name)
     if given is None:
         pinned = f"@{split.revision}" if split.revision else ""
         return "local" if split.table else f"{split.repo}{pinned}"
-    return "local" if Path(given).expanduser().exists() else given
+    return given_source(given)
+
+
+def given_source(given: str) -> str:
+    """A `--source` as a manifest may keep it; raises UsageError for a local path that is mistyped.
+
+    A name that is not on this disk is the Hub's, unless it ends as a table does, or begins with a folder
+    that is here and names no revision.
+    """
+    path = Path(given).expanduser()
+    if path.exists():
+        return "local"
+    first, slash, _ = given.partition("/")
+    begins_here = slash and "@" not in given and first not in ("", ".", "..") and Path(first).is_dir()
+    if path.suffix.lower() in _TABLES or begins_here:
+        raise UsageError(
+            f"There is no source at {given}.",
+            remedy="Give a folder or file that exists; for a Hub repository owner/name@revision.",
+        )
+    return given
+
+
+@contextmanager
+def taken_for_hub(given: str | None) -> Iterator[None]:
+    """Add to what the Hub says of a source that was given that there is no such folder here."""
+    try:
+        yield
+    except PrepError as error:
+        if given is not None:
+            told = f"There is no folder {given} here, so it was taken for a Hub repository."
+            error.message = f"{error.message} {told}"
+        raise
+
+
+def check_out_root(out_root: Path) -> None:
+    """Raise UsageError for an out-root that is a file."""
+    if out_root.exists() and not out_root.is_dir():
+        raise UsageError(f"--out-root {out_root} is a file.", remedy="Give a folder, there or not yet.")
 
 
 def local_table(recipe: Recipe, split: Split, options: Options) -> Path | None:
@@ -150,7 +201,8 @@ def _from_hub(asked: str, split: Split, options: Options, earlier: Mapping[str, 
     from prep import hub
 
     repo, revision = hub.parse_source(asked)
-    listing = hub.listing(repo, earlier["commit"] if earlier else revision, offline=options.offline)
+    with taken_for_hub(options.sources.get(split.name)):
+        listing = hub.listing(repo, earlier["commit"] if earlier else revision, offline=options.offline)
     path = hub.download(listing, split.file or "", offline=options.offline)
     facts = _file_facts(
         path,

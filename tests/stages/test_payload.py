@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prep.errors import IncompleteError
-from prep.stages.payload import Store, place, prune
+from prep.stages.payload import Store, check_space, place, prune
 from prep.workspace import Content, Workspace
+from tests.commands import PROJECT
 
 NAMES = [f"media/{letter}" for letter in "abcde"]
 
@@ -111,3 +115,40 @@ def test_pruning_says_how_much_before_and_after(
     assert capsys.readouterr().err == f"Deleting 2 unused files, 2 B, of {workspace.root}\n"
     assert unused(workspace) == []
     assert tree(workspace) == {"media/a": 1}
+
+
+def test_lack_of_space_counts_what_is_to_spare(tmp_path: Path) -> None:
+    with pytest.raises(IncompleteError, match=r"needed \(\d.* of files, 6\d.* to spare\)"):
+        check_space(tmp_path, 1 << 60, 1)
+
+
+_LIMITED = """
+import resource, sys
+from pathlib import Path
+from prep.errors import IncompleteError
+from prep.stages.payload import bring
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    bring(Path(sys.argv[1]), Path(sys.argv[2]))
+except IncompleteError as error:
+    print(error.message)
+"""
+
+
+def test_a_copy_that_finds_no_room_names_its_destination(tmp_path: Path) -> None:
+    other = Path("/dev/shm")
+    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no second file system here")
+    with tempfile.TemporaryDirectory(dir=other) as folder:
+        source, target = Path(folder) / "source.mp4", tmp_path / "target.mp4"
+        source.write_bytes(b"x" * 100_000)
+        done = subprocess.run(
+            [sys.executable, "-c", _LIMITED, str(source), str(target)],
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert done.stdout == f"{target}: File too large.\n"
+    assert list(tmp_path.iterdir()) == []

@@ -9,12 +9,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prep.errors import HeldError, UsageError, WouldChangeError
+from prep.errors import HeldError, IncompleteError, PrepError, UsageError, WouldChangeError
 from prep.findings import explain
 from prep.manifest import Manifest
 from prep.workspace import Workspace
@@ -86,7 +87,7 @@ def test_what_training_will_keep_is_counted_with_the_clip_that_it_never_reads(
     assert train["captions"] == {"caption_json": 5}
     assert train["frames"] == 129 + 149 + 901 + 149 + 209  # as upstream's loader returned them
     assert result.consumption["samples"] == 5
-    assert any("1 windows dropped: no_frame_count" in note for note in result.notes)
+    assert any("1 window dropped: no_frame_count" in note for note in result.notes)
 
 
 def test_each_drop_has_upstreams_reason(tmp_path: Path) -> None:
@@ -115,6 +116,15 @@ def test_each_drop_has_upstreams_reason(tmp_path: Path) -> None:
     assert manifest is not None
     assert [row.id for row in manifest.records() if row.status == "kept"] == ["good"]
     assert all(row.detail for row in manifest.records() if row.status == "failed")
+
+
+def test_a_videos_folder_without_a_caption_is_counted(tmp_path: Path) -> None:
+    given = source(tmp_path / "src", ["a", "b", "c"])
+    (given["captions"] / "b/caption.txt").unlink()
+    (given["captions"] / "notes").mkdir()  # no video's name: no clip
+    result = build(tmp_path / "data", **given, min_coverage=0.6)
+    assert (result.rows, result.kept, result.failed) == (3, 2, {"empty_caption": 1})
+    assert build(tmp_path / "strict", **given).exit_status == 1
 
 
 @pytest.mark.parametrize(
@@ -215,6 +225,55 @@ def test_a_pattern_says_what_a_source_is(tmp_path: Path) -> None:
         build(tmp_path / "bad", **given, val_fraction=0.5, group="x")
 
 
+def test_the_pattern_of_the_documentation_fits_its_names(tmp_path: Path) -> None:
+    text = (PROJECT / "docs/sft.md").read_text(encoding="utf-8")
+    said = re.search(r"`--group '([^']+)'` makes `(\S+)` and `(\S+)` clips of `(\S+)`", text)
+    assert said is not None
+    pattern, *names, of = said.groups()
+    assert {re.search(pattern, name)[1] for name in names} == {of}  # type: ignore[index]
+    given = source(tmp_path / "src", [*names, "walk-0001", "walk-0002"])
+    result = build(tmp_path / "data", **given, val_fraction=0.5, group=pattern)
+    held = {item["uuid"] for item in lines(result.root / "val/video_dataset_file.jsonl")}
+    assert held in ({*names}, {"walk-0001", "walk-0002"})
+    assert not any("--group" in note for note in result.notes)
+
+
+def test_a_pattern_that_matches_no_name_is_refused(tmp_path: Path) -> None:
+    given = source(tmp_path / "src", ["ride_clip001", "ride_clip002", "walk_clip001"])
+    with pytest.raises(UsageError, match="matches no clip's name, such as 'ride_clip001'") as error:
+        build(tmp_path / "data", **given, val_fraction=0.4, group=r"^(.+)_\d+$")
+    assert error.value.remedy
+    assert not (tmp_path / "data").exists()
+
+
+def test_names_that_a_pattern_misses_are_counted_and_told_apart_without_it(tmp_path: Path) -> None:
+    parts = [f"ride_clip{number:03d}" for number in range(3)]
+    given = source(tmp_path / "src", [*parts, "x-1", "x-2"])
+    for seed in range(4):
+        result = build(tmp_path / f"data{seed}", **given, val_fraction=0.6, seed=seed, group=r"^(\w)-")
+        held = {item["uuid"] for item in lines(result.root / "val/video_dataset_file.jsonl")}
+        assert held in ({*parts}, {"x-1", "x-2"})
+        assert any(note.startswith("3 of 5 clips do not match --group") for note in result.notes)
+
+
+@pytest.mark.parametrize("group", ["(", "x"])
+def test_a_broken_pattern_is_refused_though_nothing_is_held_out(group: str, tmp_path: Path) -> None:
+    given = source(tmp_path / "src", ["a"])
+    with pytest.raises(UsageError, match=r"no regular expression|has no group"):
+        build(tmp_path / "data", **given, group=group)
+    assert not (tmp_path / "data").exists()
+
+
+def test_one_source_stays_in_training_however_much_is_held_out(tmp_path: Path) -> None:
+    given = source(tmp_path / "src", ["a", "b", "c"])
+    result = build(tmp_path / "data", **given, val_fraction=0.99)
+    assert len(lines(result.root / LINES)) == 1
+    assert len(lines(result.root / "val/video_dataset_file.jsonl")) == 2
+    assert result.consumption["samples"] == 1
+    with pytest.raises(UsageError, match="one source"):
+        build(tmp_path / "one", **given, val_fraction=0.99, limit=1)
+
+
 def test_another_share_moves_the_clips_and_copies_none(tmp_path: Path) -> None:
     given = source(tmp_path / "src", ["a", "b", "c", "d"])
     first = build(tmp_path / "data", **given)
@@ -241,12 +300,15 @@ def test_a_finished_dataset_is_confirmed_and_a_changed_source_refused(tmp_path: 
     assert (again.outcome, again.dataset_id) == ("unchanged", first.dataset_id)
     assert settled(first.root) == before
     (given["captions"] / "a/caption.txt").write_text("Another take.")
-    with pytest.raises(WouldChangeError, match="source captions has changed"):
+    with pytest.raises(WouldChangeError, match="the captions or videos of the source have changed"):
         build(tmp_path / "data", **given)
     assert settled(first.root) == before
     changed = build(tmp_path / "data", **given, update=True)
     assert changed.dataset_id != first.dataset_id
     assert lines(changed.root / LINES)[0]["t2w_windows"][0]["caption"] == "Another take."
+    make_clip(given["videos"] / "a.mp4", frames=FRAMES + 9)
+    with pytest.raises(WouldChangeError, match="captions or videos"):
+        build(tmp_path / "data", **given)
 
 
 def test_what_is_damaged_is_mended(tmp_path: Path) -> None:
@@ -304,6 +366,35 @@ def test_wrong_usage_says_what_to_give(
     with pytest.raises(UsageError, match=re.escape(says)) as error:
         build(tmp_path / "data", **options)
     assert error.value.remedy
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_mistyped_folder_is_told_from_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "br").mkdir()
+    with pytest.raises(UsageError, match="br is a folder here, and holds no folder nope"):
+        build(tmp_path / "data", recipe="bridge", source="br/nope")
+    said = "There is no folder nobody/nope here, so it was taken for a Hub repository."
+    with pytest.raises(PrepError, match=said) as error:
+        build(tmp_path / "data", recipe="bridge", source="nobody/nope", offline=True)
+    assert said in str(error.value)
+    with pytest.raises(PrepError) as pinned:
+        build(tmp_path / "data", recipe="bridge", source="br/nope@main", offline=True)
+    assert "no folder" not in str(pinned.value)
+    assert not (tmp_path / "data").exists()
+
+
+def test_what_another_device_holds_counts_as_needed(tmp_path: Path) -> None:
+    other = Path("/dev/shm")
+    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no second file system here")
+    with tempfile.TemporaryDirectory(dir=other) as folder:
+        tree = bridge_tree(Path(folder) / "src")
+        (tree / "train/captions").mkdir(exist_ok=True)
+        with (tree / "train/captions/large.bin").open("wb") as file:
+            file.truncate(1 << 50)  # bytes; a hole, which takes no room
+        with pytest.raises(IncompleteError, match=r"about 1.* needed .* of files, .* to spare"):
+            build(tmp_path / "data", recipe="bridge", source=str(tree))
     assert not (tmp_path / "data").exists()
 
 

@@ -143,6 +143,8 @@ def test_what_is_held_out_goes_by_the_source_video(output: Path, tmp_path: Path)
         result = build(tmp_path / f"data{seed}", curator=output, val_fraction=0.4, seed=seed, min_coverage=0)
         held = {item["uuid"] for item in lines(result.root / "val/video_dataset_file.jsonl")}
         assert held in ({"a1", "a2"}, {"b5"})
+    result = build(tmp_path / "group", curator=output, val_fraction=0.4, group=r"^(\w)", min_coverage=0)
+    assert "--group is not used: the curator states each clip's source_video" in result.notes
 
 
 @pytest.mark.parametrize(
