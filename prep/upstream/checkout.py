@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from prep.errors import EnvironmentLacksError, PrepError, UsageError
+from prep.errors import EnvironmentLacksError, IncompleteError, PrepError, UsageError
 from prep.files import disk_errors, write_whole
 from prep.resources import data_folder, user_cache
 
@@ -38,6 +38,9 @@ __all__ = [
 
 _PACKAGE = "cosmos_framework"
 _SECONDS = 30.0
+
+_UNREACHABLE = ("Could not resolve host", "Failed to connect", "Connection refused", "timed out")
+"""What git says of a server that it cannot reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +246,8 @@ _Read = _FromFolder | _FromGit
 def git(folder: str, *arguments: str) -> bytes:
     """What git prints of a command run in a folder.
 
-    Raises UsageError with git's own verdict, EnvironmentLacksError if git is not installed.
+    Raises UsageError with git's own verdict, IncompleteError where a server could not be reached,
+    EnvironmentLacksError if git is not installed.
     """
     try:
         done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, check=True)
@@ -258,6 +262,11 @@ def git(folder: str, *arguments: str) -> bytes:
             (line for line in said if line.startswith("fatal: ")), said[-1] if said else "no message"
         )
         verdict = verdict.removeprefix("fatal: ").rstrip(".")
+        if arguments[0] == "fetch" and any(sign in verdict for sign in _UNREACHABLE):
+            raise IncompleteError(
+                f"Upstream's repository could not be reached: {verdict}.",
+                remedy="Run the same command again with a connection, or give a checkout.",
+            ) from error
         raise UsageError(
             f"git {arguments[0]} failed in {folder}: {verdict}.",
             remedy="Give a git URL, a checkout or a bare repository of upstream that has the locked commit.",

@@ -298,3 +298,10 @@ def test_a_commit_that_is_not_there_is_refused(project: Project, tmp_path: Path)
     ):
         told(project.prep("vendor", "status", f"--against={revision}", "--from", source), 2)
     told(project.prep("vendor", "status", "--from", project.upstream), 2)
+
+
+def test_a_server_that_cannot_be_reached_may_be_tried_again(project: Project) -> None:
+    address = "http://127.0.0.1:9/upstream.git"
+    message = told(project.prep("vendor", "status", "--against", "main", "--from", address), 3)
+    assert "could not be reached" in message
+    assert address in message
