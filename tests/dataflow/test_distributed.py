@@ -24,6 +24,7 @@ from prep.dataflow import (  # noqa: E402
     RankPartitionedDistributor,
     RawItemProcessor,
     SkipSample,
+    SpanDistributor,
 )
 from tests.dataflow.ranks import run  # noqa: E402
 from tests.dataflow.sources import BATCHERS, COUNT, SOURCES, ListCollator, Numbers  # noqa: E402
@@ -239,6 +240,34 @@ def test_all_that_is_dropped_is_counted(world, tmp_path):
         return len(own(listed(loader))) + loader.stats()["dropped"]
 
     assert sum(run(world, job, tmp_path)) == 46
+
+
+class Long(Numbers):
+    """The first eight fill a batch each."""
+
+    def __getitem__(self, index):
+        return {"number": index, "input_ids": [0] * (100 if index < 8 else 10)}
+
+
+def test_what_the_end_of_another_rank_cuts_off_is_counted(tmp_path):
+    def job(rank):
+        source = SpanDistributor(Long(12), [(0, 8), (8, 4)], shuffle=False)
+        loader = loader_of(source, "pool", epochs=1, on_uneven="drop")
+        return len(own(listed(loader))) + loader.stats()["dropped"]
+
+    assert sum(run(2, job, tmp_path)) == 12
+
+
+def test_all_ranks_refuse_what_one_could_not_read(tmp_path):
+    def job(rank):
+        source = RankPartitionedDistributor(
+            {"a": {"dataset": Numbers(10), "ratio": 1}, "b": {"dataset": Numbers(1), "ratio": 1}}
+        )
+        with pytest.raises(LoaderError, match="1 samples cannot be dealt to 2 streams"):
+            loader_of(source, "simple", workers=2, epochs=1)
+        return True
+
+    assert run(2, job, tmp_path) == [True, True]
 
 
 def test_ranks_that_share_their_data_count_once(tmp_path):
