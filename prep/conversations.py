@@ -13,7 +13,7 @@ from prep.recipe import COMMANDS, Recipe, Split, load_recipe
 from prep.stages.conversations import prepare_split
 from prep.stages.options import Options, Outcome, Result
 from prep.stages.payload import reused_manifest
-from prep.stages.sources import local_table
+from prep.stages.sources import check_out_root, local_table
 
 __all__ = ["KIND", "checked_options", "prepare_conversations"]
 
@@ -59,8 +59,7 @@ def checked_options(options: Options, recipe: Recipe) -> Options:
 
 def _refuse_early(recipe: Recipe, splits: Sequence[Split], out_root: Path, options: Options) -> None:
     """Raise UsageError for a wrong place, and for what would show only after the first split is fetched."""
-    if out_root.exists() and not out_root.is_dir():
-        raise UsageError(f"--out-root {out_root} is a file.", remedy="Give a folder, there or not yet.")
+    check_out_root(out_root)
     if (out_root / MANIFEST).is_file() and (out_root / STATE).is_dir():
         raise UsageError(
             f"--out-root {out_root} is itself a prepared dataset.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ import pyarrow.parquet as pq
 from prep.robots import RobotOptions, prepare_robots
 from tests.robots import DROID, LIBERO, edit_table, make_root
 
-__all__ = ["DROID_LENGTHS", "LIBERO_LENGTHS", "droid_scenes", "libero_scenes", "videos_digest"]
+__all__ = ["DROID_LENGTHS", "LIBERO_LENGTHS", "droid_scenes", "libero_scenes"]
 
 DROID_LENGTHS = (46, 40, 30, 52, 38)
 LIBERO_LENGTHS = (22, 30, 19, 26)
@@ -93,15 +92,6 @@ def libero_scenes(folder: Path, size: int = 256) -> Path:
     (result,) = prepare_robots("libero_10", folder / "out", options=RobotOptions(root=root))
     assert result.exit_status == 0, result.report
     return folder / "out/LIBERO_LeRobot_v3/libero_10"
-
-
-def videos_digest(directory: Path, roots: Sequence[str]) -> str:
-    """The first 16 hex digits of a digest over all videos of some roots."""
-    digest = hashlib.sha256()
-    for root in roots:
-        for path in sorted((directory / root / "videos").rglob("*.mp4")):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def _named(table: pa.Table, names: Sequence[str]) -> pa.Table:

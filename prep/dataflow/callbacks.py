@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from prep.dataflow.base import LoaderError
+from prep.dataflow.distributors import environment_prefix
 
 if TYPE_CHECKING:
     from prep.dataflow.joint import JointCosmosDataLoader
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["CosmosDataLoaderStateCallback", "JointCosmosDataLoaderStateCallback"]
 
 _EXACT = "loader"
-_DRAWS = "_draws"  # as in a joint loader's own state
 
 
 class CosmosDataLoaderStateCallback:
@@ -110,7 +110,7 @@ class CosmosDataLoaderStateCallback:
                     }
                 )
             return
-        prefix = f"COSMOS_DL_STATE_{self.name}_" if self.name else "COSMOS_DL_STATE_"
+        prefix = environment_prefix(self.name)
         for worker, (epoch, index) in self.positions.items():
             os.environ[f"{prefix}WORKER_{worker}_EPOCH"] = str(epoch)
             os.environ[f"{prefix}WORKER_{worker}_INDEX"] = str(index)
@@ -148,8 +148,7 @@ class JointCosmosDataLoaderStateCallback:
     def state_dict(self) -> dict[str, Any]:
         """The step of the draws, and each loader's state, by its name."""
         return {
-            "global_id": self._outer.step,
-            _DRAWS: self._outer.draws(),
+            **self._outer.draw_state(),
             **{name: callback.state_dict() for name, callback in self._inner.items()},
         }
 

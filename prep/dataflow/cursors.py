@@ -19,7 +19,7 @@ import numpy as np
 from prep.dataflow.base import LoaderError, SkipSample
 from prep.dataflow.plans import EpochPlan, Place, Planner
 
-__all__ = ["Cursor", "MapCursor", "MixtureCursor", "Origin"]
+__all__ = ["Cursor", "MapCursor", "MixtureCursor", "Origin", "position_at"]
 
 _PLANS_KEPT = 2  # the epoch in hand, and the one before it, whose items a packer may still hold
 
@@ -79,6 +79,11 @@ class Cursor(ABC):
     @abstractmethod
     def restart(self) -> None:
         """Begin anew after the end."""
+
+
+def position_at(epoch: int = 0, position: int = 0) -> dict[str, Any]:
+    """What a MapCursor's `state` is when just the items before a place were delivered."""
+    return {"epoch": epoch, "position": position, "pending": [], "dropped": 0}
 
 
 class MapCursor(Cursor):

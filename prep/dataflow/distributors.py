@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from prep.dataflow.base import DataDistributor, LoaderError
-from prep.dataflow.cursors import Cursor, MapCursor
+from prep.dataflow.cursors import Cursor, MapCursor, position_at
 from prep.dataflow.iterables import IterableCursor, Source
 from prep.dataflow.plans import MapPlanner, Place, Planner, SpanPlanner
 
@@ -25,6 +25,7 @@ __all__ = [
     "SpanDistributor",
     "Streaming",
     "dataset_identity",
+    "environment_prefix",
 ]
 
 
@@ -123,7 +124,7 @@ class Planned(Streaming):
 
     def environment_position(self, worker_id: int) -> dict[str, Any] | None:
         """The position that the environment gives a worker, if any, taken out of the environment."""
-        prefix = f"COSMOS_DL_STATE_{self._name}_" if self._name else "COSMOS_DL_STATE_"
+        prefix = environment_prefix(self._name)
         epoch, index = (
             os.environ.pop(f"{prefix}WORKER_{worker_id}_{what}", None) for what in ("EPOCH", "INDEX")
         )
@@ -131,7 +132,7 @@ class Planned(Streaming):
             return None
         try:
             position = 0 if index is None else int(index) + 1  # the index is the last delivered
-            return {"epoch": int(epoch or 0), "position": position, "pending": [], "dropped": 0}
+            return position_at(int(epoch or 0), position)
         except ValueError:
             raise LoaderError(
                 f"{prefix}WORKER_{worker_id}_EPOCH and _INDEX are {epoch!r} and {index!r}; "
@@ -239,6 +240,11 @@ def _refuse_outside(planner: SpanPlanner, count: int) -> None:
             f"the dataset from 0 to {count - 1}.",
             remedy="Make the spans of the same dataset.",
         )
+
+
+def environment_prefix(name: str) -> str:
+    """How the variables begin that give the workers of a loader of this name (or none) their positions."""
+    return f"COSMOS_DL_STATE_{name}_" if name else "COSMOS_DL_STATE_"
 
 
 def dataset_identity(dataset: Any) -> str:

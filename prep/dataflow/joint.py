@@ -92,11 +92,14 @@ class JointCosmosDataLoader:
         shares = dict(zip(self.names, map(float, self._shares), strict=True))
         return {"seed": self._seed, "shares": shares}
 
+    def draw_state(self) -> dict[str, Any]:
+        """The part of a state that is of the draws: the step, and what they depend on."""
+        return {_STEP: self._step, _DRAWS: self.draws()}
+
     def state_dict(self) -> dict[str, Any]:
         """The step, what is drawn by, and the state of each loader, as plain JSON."""
         return {
-            _STEP: self._step,
-            _DRAWS: self.draws(),
+            **self.draw_state(),
             **{name: loader.state_dict() for name, loader in self.loaders.items()},
         }
 

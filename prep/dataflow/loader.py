@@ -25,6 +25,7 @@ from prep.dataflow.combined import (
     planner_of,
     refuse_undealt,
 )
+from prep.dataflow.cursors import position_at
 from prep.dataflow.engine import Engine, Mark, Roles, sample_seed
 from prep.dataflow.plans import OnUneven, Place
 from prep.dataflow.processors import IdentityProcessor
@@ -289,13 +290,18 @@ class CosmosDataLoader(torch.utils.data.DataLoader[Any]):
 
     def refuse_state(self, state: Any, *, reshard: bool = False) -> None:
         """Raise LoaderError, by name, if `load_state_dict` would refuse this state; changes nothing."""
-        states = [state] if isinstance(state, Mapping) else state
+        self._resumed([state] if isinstance(state, Mapping) else state, reshard=reshard)
+
+    def _resumed(self, states: Any, *, reshard: bool) -> Progress:
+        """The progress that states tell of, once nothing speaks against them."""
         place, planner = self._streams.place, planner_of(self._streams.distributor)
         refuse_states(states, self.identity(), place.rank, planner=planner, reshard=reshard)
-        if reshard and not states[0]["obstacle"]:
-            self._dealt_anew(states)
-        elif planner is not None and not reshard:
+        if planner is not None and not reshard:
             refuse_outside(states[0], planner, place)
+        dealt = self._dealt_anew(states) if reshard and not states[0]["obstacle"] else None
+        if any(state["obstacle"] for state in states):
+            return Progress(place.workers)
+        return dealt or Progress.restored(states[0], place.workers)
 
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, reshard: bool = False
@@ -307,14 +313,10 @@ class CosmosDataLoader(torch.utils.data.DataLoader[Any]):
         LoaderError if the state is damaged, or belongs to another dataset, seed, world size, worker count
         or batcher, by name; then nothing is changed. `epochs` may be another number than it was.
         """
-        self.refuse_state(state, reshard=reshard)
-        states = [state] if isinstance(state, Mapping) else list(state)
-        workers = self._streams.place.workers
+        states: Any = [state] if isinstance(state, Mapping) else state
+        self._go_on(self._resumed(states, reshard=reshard))
         if any(each["obstacle"] for each in states):
             logger.warning("the stream begins anew: {}", states[0]["obstacle"])
-            self._go_on(Progress(workers))
-        else:
-            self._go_on(self._dealt_anew(states) if reshard else Progress.restored(states[0], workers))
         if states[0]["distributor"]:
             self._streams.distributor.load_state_dict(states[0]["distributor"])
 
@@ -328,8 +330,7 @@ class CosmosDataLoader(torch.utils.data.DataLoader[Any]):
                 f"{type(self._streams.distributor).__name__} has no positions of samples.",
                 remedy="Give the loader its own state_dict(), or use MapDistributor.",
             )
-        begin = {"epoch": 0, "position": 0, "pending": [], "dropped": 0}
-        streams = {int(worker): {**begin, **position} for worker, position in positions.items()}
+        streams = {int(worker): {**position_at(), **position} for worker, position in positions.items()}
         self._go_on(Progress(self._streams.place.workers, dict(streams)))
 
     def _go_on(self, progress: Progress) -> None:

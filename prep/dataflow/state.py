@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from prep.dataflow.cursors import position_at
 from prep.dataflow.engine import Mark
 
 if TYPE_CHECKING:
@@ -141,8 +142,7 @@ class Progress:
 
 def dealt_anew(workers: int, epoch: int, delivered: Mapping[int, Mask]) -> Progress:
     """The progress of a rank whose streams begin with what is left of `epoch`; counts begin at 0."""
-    start = {"epoch": epoch, "position": 0, "pending": [], "dropped": 0}
-    streams: dict[int, dict[str, Any] | None] = {worker: dict(start) for worker in range(workers)}
+    streams: dict[int, dict[str, Any] | None] = {worker: position_at(epoch) for worker in range(workers)}
     return Progress(workers, streams, first_epoch=epoch, delivered=dict(delivered))
 
 
